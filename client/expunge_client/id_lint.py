@@ -63,10 +63,13 @@ class Finding:
     def refused(self) -> bool:
         return self.kind in REFUSED
 
-    def describe(self, row: str = "line") -> str:
-        """A clause that names the first rows, as ``row`` calls them, and what is wrong with their ids."""
+    def describe(self, row: str = "line", counted: str = "") -> str:
+        """A clause that names the first rows, as ``row`` calls them, and what is wrong with their ids.
+
+        ``counted``: words behind their numbers, where these are no lines of a file.
+        """
         more = f" and {self.count - len(self.lines)} more" if self.count > len(self.lines) else ""
-        return f"{row}{'s' if self.count > 1 else ''} {', '.join(map(str, self.lines))}{more}: {self.kind}"
+        return f"{row}{'s' if self.count > 1 else ''} {', '.join(map(str, self.lines))}{more}{counted}: {self.kind}"
 
 
 def lint(ids: Iterable[object], first_line: int = 1) -> list[Finding]:
@@ -141,7 +144,7 @@ def _short(texts: dict[str, int]) -> list[int]:
     """Return the lines of whole numbers that are shorter than most of the others, where those are padded."""
     numbers = {text: line for text, line in texts.items() if text.isascii() and text.isdigit()}
     lengths = Counter(map(len, numbers))
-    if len(numbers) < MANY or not any(text.startswith("0") for text in numbers):
+    if len(numbers) < MANY or not any(text.startswith("0") and text != "0" for text in numbers):
         return []
     longer = {length: sum(count for other, count in lengths.items() if other > length) for length in lengths}
     return [line for text, line in numbers.items() if longer[len(text)] > SHARE_OF_LONGER * len(numbers)]

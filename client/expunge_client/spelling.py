@@ -216,11 +216,6 @@ def _covered(counts: Mapping[str, int]) -> float:
     return alike / max(1, sum(counts.values()))
 
 
-def is_usual(text: str, common: Iterable[str]) -> bool:
-    """Return whether the id has one of these looks; a run of digits may be one digit longer, since numbers grow."""
-    return not frozenset(common).isdisjoint(usual_looks(text))
-
-
 def usual_looks(text: str) -> tuple[str, ...]:
     """Return the look of an id, then those with one run of digits a digit shorter: any of them makes it usual.
 

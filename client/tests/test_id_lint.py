@@ -60,11 +60,12 @@ def test_what_may_be_right_is_a_warning(ids: list[str], kind: Kind, line: int) -
     [
         PADDED,
         [str(number) for number in range(1, 2000)],
+        [str(number) for number in range(100)],
         [f"user-{number}" for number in range(200)],
         [f"anna.smith{number}@example.org" for number in range(200)],
         ["Nan", "Nantes", "Anna", "True Smith"][1:],
     ],
-    ids=["padded", "dense numbers", "prefixed", "addresses", "words"],
+    ids=["padded", "dense numbers", "from 0", "prefixed", "addresses", "words"],
 )
 def test_honest_columns_are_left_in_peace(ids: list[str]) -> None:
     assert lint(ids) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from expunge.service.access.api_keys import (
     Caller,
+    NewKey,
     Scope,
     authenticate,
     caller_of,
@@ -44,6 +45,7 @@ __all__ = [
     "Caller",
     "KeyRole",
     "Markable",
+    "NewKey",
     "Scope",
     "TwoPersonAct",
     "authenticate",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel
 
 from expunge.service.access import check_places
@@ -32,8 +32,17 @@ def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz", responses={503: problems()[503]}, summary="The schema is current and a worker is alive")
-def readyz(service: Running) -> ReadyView:
+@router.get(
+    "/readyz",
+    responses={status: problems()[status] for status in (422, 503)},
+    summary="The schema is current and a worker is alive that the broker lets in",
+)
+def readyz(
+    service: Running,
+    workers: Annotated[
+        int, Query(ge=0, le=1, description="how many must be alive; with 0 it tells of this API process alone")
+    ] = 1,
+) -> ReadyView:
     try:
         state = schema_state(service.database)
     except Busy:
@@ -48,10 +57,15 @@ def readyz(service: Running) -> ReadyView:
     _require_store(service)
     with service.database.read() as session:
         beats = processes(session, service.limits.lease_seconds)
-    workers = sum(each.alive and each.row.kind == "worker" for each in beats)
-    if workers == 0:
+    alive = [each for each in beats if each.alive and each.row.kind == "worker"]
+    if len(alive) < workers:
         raise _not_ready("No worker is alive: start one with `expunge run worker`.")
-    return ReadyView(workers=workers)
+    if workers and all(each.is_refused for each in alive):
+        raise _not_ready(
+            "No worker can log in to the broker, which refuses the user or password of EXPUNGE_BROKER_URL. Set it for "
+            "the workers. In Compose write secrets/redis.acl again, as docker-compose.yml says, and restart redis."
+        )
+    return ReadyView(workers=len(alive))
 
 
 @router.get("/metrics", response_class=Response, summary="Prometheus metrics")

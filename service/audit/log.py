@@ -366,7 +366,8 @@ def check_key(holder: Verifier | None, key: Verifier) -> None:
     """Refuse a retired key. Raises SettingsError."""
     if holder not in (None, key):
         raise SettingsError(
-            "The log was handed over to another signing key. Is signing.key in EXPUNGE_SECRETS the newest? "
+            "The log was handed over to another signing key. Is signing.key in EXPUNGE_SECRETS the newest? A container "
+            "holds the file that was there at its start: in Compose run `docker compose restart api scheduler`. "
             "Where a rotation was cut short, `expunge audit rotate-key` completes it."
         )
 

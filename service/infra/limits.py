@@ -20,7 +20,6 @@ class Limits:
         sample_ids: the most sample ids in one request.
         rate_burst: the calls that a key may make at once before its rate holds.
         searches_per_minute: the ids that a key may search for, or estimate.
-        work_units: the most units into which the people of a preparation are split.
         vector_bytes: the most bytes of exact vectors that one generation may keep.
         large_request_seconds: how long a large request waits for a decision.
         distance_left: with this share of the distance to retraining, or more, left a method does not help on a model.
@@ -34,7 +33,6 @@ class Limits:
     sample_ids: int = 10_000
     rate_burst: int = 2000
     searches_per_minute: int = 60
-    work_units: int = 8
     vector_bytes: int = 64 * 2**30
     large_request_seconds: float = DAY_SECONDS
     distance_left: float = 0.7

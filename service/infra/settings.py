@@ -168,19 +168,16 @@ class Settings(BaseSettings):
     grace: Duration = HOUR_SECONDS
     four_eyes: str = ""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+    heartbeat_file: Path | None = None
     tenants: str = ""
     places: str = ""
     actor_proxy: str = ""
     log_origin: str = Field(
         default="expunge.local/log", pattern=r"^[^\s+]+$", description="a name without blanks and +, as example.com/log"
     )
-    trial_seconds: float = Field(
-        default=300, ge=0, allow_inf_nan=False, description="seconds, as 300; 0 leaves the trial out"
-    )
+    trial_seconds: float = Field(default=300, ge=0, allow_inf_nan=False, description="seconds, as 300; 0 leaves it out")
     sample_bytes: int = Field(default=2 * 2**30, gt=0, description="a whole number of bytes above 0, as 2147483648")
     rate: float = Field(default=100, gt=0, allow_inf_nan=False, description="calls a second, above 0, as 100")
-    recipe_variables: str = ""
-    artefact_formats: str = ""
     admission: str = ""
     verify_url: str = ""
 
@@ -298,6 +295,15 @@ class Settings(BaseSettings):
             raise SettingsError(f"EXPUNGE_DEVICE: {value!r} is no device. Write auto, cpu, cuda or cuda:N.")
         return value
 
+    @field_validator("heartbeat_file", mode="before")
+    @classmethod
+    def _lies_in_a_folder(cls, value: Any) -> Any:
+        if value and not os.path.isdir(Path(value).absolute().parent):  # noqa: PTH112 (it never raises)
+            raise SettingsError(
+                f"EXPUNGE_HEARTBEAT_FILE: {str(value)!r} lies in no folder. Write it as /tmp/worker.heartbeat."
+            )
+        return value or None
+
     @field_validator("listen")
     @classmethod
     def _names_an_address(cls, value: str) -> str:
@@ -354,7 +360,7 @@ class Settings(BaseSettings):
             raise SettingsError(f"EXPUNGE_TENANTS: {value!r} lists no tenants. {error}") from None
         return value
 
-    @field_validator("recipe_variables", "artefact_formats", "admission")
+    @field_validator("admission")
     @classmethod
     def _lists_names(cls, value: str, info: ValidationInfo) -> str:
         if any(re.search(r"[\s=]", name.strip()) for name in value.split(",")):

@@ -323,7 +323,8 @@ def _computed(session: Session, pepper: Pepper, generation_id: int, by: str) -> 
     count = session.scalar(select(func.count()).select_from(Membership).where(mine)) or 0
     digits = next(digits for digits in range(64) if count <= ROWS * 16**digits)
     rows = select(column, _MEMBER).where(mine).order_by(column, Membership.position, Membership.subject_digest)
-    read = session.execute(rows.execution_options(yield_per=_AT_ONCE))
+    # the connection gives plain rows; the session would look for entities in each of them
+    read = session.connection().execute(rows.execution_options(yield_per=_AT_ONCE))
     found = {
         prefix: _block(pepper, generation_id, by, prefix, (line for _, line in part))
         for prefix, part in groupby(read, key=lambda row: row[0][:digits])

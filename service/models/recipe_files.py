@@ -78,7 +78,7 @@ def require_recipe(root: Path, name: str) -> None:
         raise _refused(what, "Let the API's user read the folder that EXPUNGE_RECIPES names.") from None
     if not found:
         what = "The recipe's file does not define recipe()."
-        raise _refused(what, "Define `def recipe(): return unlearning.Recipe(...)` in it.")
+        raise _refused(what, "Define `def recipe(rows: ul.Rows = ul.table(...))` in it.")
 
 
 def _refused(what: str, hint: str) -> RequestRefused:

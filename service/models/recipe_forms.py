@@ -22,7 +22,7 @@ NAMED = 20
 
 @dataclass(frozen=True)
 class OldForms:
-    """Names of served models whose generation had no rows.
+    """Names of served models whose generation had no rows: their recipe read everybody's data by itself.
 
     Args:
         served: how many models are served.
@@ -40,11 +40,8 @@ class OldForms:
         """Return the sentences about recipes that are to be rewritten; empty where there is none."""
         if not self.unwritten:
             return ""
-        whose = "its" if len(self.unwritten) == 1 else "their"
-        return (
-            f"{self._wait(self.unwritten)} for a rewrite of {whose} recipe: {_listed(self.unwritten)}. The old form is "
-            "served in this release and refused in the next; docs/rows.md says how."
-        )
+        waiting = f"{self._wait(self.unwritten)} for a rewrite of the recipe: {_listed(self.unwritten)}."
+        return f"{waiting} They are served, and no deletion is carried out on them until then; docs/rows.md says how."
 
     def ports(self) -> str:
         """Return the sentences about models that are to be ported; empty where there is none."""

@@ -21,7 +21,7 @@ from expunge.service.infra.tables import Generation, Model, Task, Version, WorkU
 from expunge.service.infra.time import SECOND
 from expunge.service.models.generations import open_generation
 from expunge.service.models.recipe_files import gets_rows
-from expunge.service.requests import Reason, RequestRefused
+from expunge.service.requests import WITH_ROWS, Reason, RequestRefused
 from unlearning.accounting.budget import Budget
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import RETRAIN, Fallback, Policy
@@ -34,10 +34,8 @@ PORTED = "ported"
 """in a manifest: the method that a port gave the model instead of its policy's; later generations have it too"""
 HOLDS_READ_AT = "holds_read_at"
 """in a manifest: when an attempt at a port read the legal holds, in microseconds since 1970"""
-WITH_ROWS = "with_rows"
-"""in a manifest: the generation was trained by a recipe with rows"""
-WITHOUT_ROWS = frozenset({Guarantee.ESTIMATED, Guarantee.CALIBRATED})
-"""the guarantees that a recipe with rows cannot have: its port trains exactly instead"""
+WITHOUT_ROWS = frozenset({Guarantee.ESTIMATED})
+"""the guarantees that most recipes with rows cannot have: their port trains exactly instead"""
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ def is_port(candidate: Generation) -> bool:
 
 
 def is_with_rows(manifest: Mapping[str, Any] | None) -> bool:
-    """Return whether the generation with this manifest was trained by a recipe with rows."""
+    """Return whether the generation with this manifest was trained by a recipe with rows, as all since 0.3."""
     return bool((manifest or {}).get(WITH_ROWS))
 
 

@@ -75,6 +75,7 @@ from expunge.service.queue.selection import (
     without_vector,
 )
 from expunge.service.queue.serves import (
+    BROKER_REFUSES,
     EVERYTHING,
     LONG_DUE,
     THREADS,
@@ -92,6 +93,7 @@ from expunge.service.queue.work_units import BUILT, POLL_SECONDS, Piece, WorkUni
 
 __all__ = [
     "ADVICE",
+    "BROKER_REFUSES",
     "BUILT",
     "EVERYTHING",
     "HALVE_AFTER",

@@ -32,6 +32,7 @@ from expunge.service.queue.jobs import ClaimedTask, Preparation
 from expunge.service.queue.journal_entry import UpdateJournal
 from expunge.service.queue.leases import Stale, release
 from expunge.service.queue.publication import (
+    GIVE_BACK_THE_HELD,
     Draft,
     Replan,
     erase,
@@ -277,7 +278,8 @@ def _require_held_people(session: Session, job: Preparation, old_id: int) -> Non
             Membership.generation_id == job.generation_id, Membership.sample_digest.in_(wanted)
         )
         if wanted - set(session.scalars(there)):
-            raise Replan("a legal hold was placed on a person that the candidate lacks", train_again=True)
+            what = "a legal hold was placed on a person that the candidate lacks"
+            raise Replan(what, train_again=True, remedy=GIVE_BACK_THE_HELD)
 
 
 def _require_people_held_since(session: Session, candidate: Generation, old_id: int) -> None:
@@ -302,4 +304,5 @@ def _require_people_held_since(session: Session, candidate: Generation, old_id: 
             Membership.generation_id == candidate.id, Membership.subject_digest.in_(batch)
         )
         if set(batch) - set(session.scalars(there)):
-            raise Replan("a legal hold was placed on a person that the candidate lacks", train_again=True)
+            what = "a legal hold was placed on a person that the candidate lacks"
+            raise Replan(what, train_again=True, remedy=GIVE_BACK_THE_HELD)

@@ -42,17 +42,20 @@ from expunge.service.queue.selection import ForgottenCount, Target, members, nam
 from expunge.service.requests import WebhookEvent, announce
 from unlearning.accounting.certificate import Claim
 
+ASK_AGAIN = "Ask for it again. Where it ends so once more, report it with this line."
+GIVE_BACK_THE_HELD = "Put people under a legal hold back into the data, or lift the hold; then ask for it again."
+
 
 class Replan(RuntimeError):
     """A legal hold or a request appeared while the version was drafted. No row was written: select again.
 
     ``train_again``: what a candidate was trained on is not wanted any more. A legal hold contradicts it, or a person
-    left for whom the method has no vector. The candidate cannot be used.
+    left for whom the method has no vector. The candidate cannot be used. ``remedy``: what to do where that goes on.
     """
 
-    def __init__(self, what: str, *, train_again: bool = False) -> None:
+    def __init__(self, what: str, *, train_again: bool = False, remedy: str = ASK_AGAIN) -> None:
         super().__init__(what)
-        self.train_again = train_again
+        self.train_again, self.remedy = train_again, remedy
 
 
 log = logging.getLogger(__name__)

@@ -5,6 +5,7 @@ Each transaction begins with the fence: a worker without its lease writes no row
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from expunge.service import models
 from expunge.service.audit import NAMED_IN_ONE_ENTRY, canonical, charge, record, recorded_at
-from expunge.service.infra.db import Database, batches, now
+from expunge.service.infra.db import Database, batches, log_after_commit, now
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import DeletionRequest, Generation, Model, SuppressionEntry, Task
 from expunge.service.infra.time import SECOND
@@ -71,6 +72,7 @@ _RESTS = (
     .values(phase=None)
 )
 _NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -300,12 +302,14 @@ def refuse(
         model.status, model.reason = "refused", f"{what} {hint}"
         release(session, model_lease(model.id))
         record(session, model.tenant_id, "preparation.refused", **named, what=plain)
+        log_after_commit(session, log, "training refused", model=model.name, why=plain)
         end_unpublished(session, model)
         return
     model.reason = f"The retrain was refused. {what} {hint}"
     schedule_retrain(session, model)
     release(session, retrain_lease(model.id))
     record(session, model.tenant_id, "retrain.refused", **named, reason=reason)
+    log_after_commit(session, log, "retrain refused", model=model.name, reason=str(reason), why=plain)
     tasks = session.scalars(select(Task).where(*waiting_for_retrain(model))).all()
     why = stored(reason, {"detail": plain} if facts is None else facts)
     for task in tasks:

@@ -31,6 +31,8 @@ LARGE_BYTES = 10**8
 """less than this is named in no reason: every machine has it"""
 THREADS = "threads"
 """the key beside those of ``Serves``: how many threads the libraries of the process take"""
+BROKER_REFUSES = "broker_refuses"
+"""the key beside those of ``Serves`` of a worker whose user or password the broker refuses: it gets no message"""
 TAKEN = ("preparing", "live", "exhausted")
 
 

@@ -106,8 +106,8 @@ from expunge.service.requests.status import (
     settle_begun,
 )
 from expunge.service.requests.suppression import (
-    HOLDOUT_READ,
     MEMBERS_FROZEN,
+    WITH_ROWS,
     Names,
     concerns,
     effective,
@@ -155,7 +155,6 @@ __all__ = [
     "DUE_SOON",
     "FALL_BACK",
     "HOLDOUT_NAMED",
-    "HOLDOUT_READ",
     "IDEMPOTENCY_KEY",
     "LARGE_AND_DUE",
     "LIFT",
@@ -171,6 +170,7 @@ __all__ = [
     "RETRAIN",
     "SPELLINGS",
     "SUBSCRIBED",
+    "WITH_ROWS",
     "Accepted",
     "Account",
     "Cause",

@@ -433,19 +433,18 @@ class Reason(StrEnum):
         "recipe_changed",
         "[{file}, or a module that it imports,|The recipe] differs from the one registered.",
         _ml(
-            "Put it back and retry. If the model's shape follows the data, use run.index and train again.",
+            "Put it back and retry, or train again by the recipe as it is now.",
             RETRY,
             RETRAIN,
         ),
     )
     RECIPE_FORM = (
         "recipe_form",
-        "[{file}|The recipe] is of another form than the recipe that the model was registered with.",
+        "The model was trained by a recipe that read its data by itself, which none does any more.",
         _ml(
-            "Port the model: it is trained on the recipe's rows without all who wait. Or put the former recipe back "
-            "and retry.",
+            "Rewrite the recipe as docs/rows.md says, then port the model: it is trained on the recipe's rows without "
+            "all who wait.",
             PORT,
-            RETRY,
         ),
     )
     RECIPE_FAILED = (

@@ -34,10 +34,8 @@ from expunge.service.infra.tables import (
 from expunge.service.requests.reasons import Cause, Reason
 from expunge.service.requests.states import RequestRefused, Status, Suppress
 
-NOTES_TRAINING = "operators_word"
-"""what a manifest has of whose generation each training had overwritten the holdout, but where it has the next note"""
-HOLDOUT_READ = "holdout_read"
-"""the note that a training could read the holdout, which could not be overwritten meanwhile"""
+WITH_ROWS = "with_rows"
+"""the note that the service reads the recipe's rows: it hands those of people who are kept apart to no training"""
 MEMBERS_FROZEN = "members_frozen"
 """the note that all members of a generation in preparation are written, and that its training reads no other people"""
 _MEMBERS = Membership.__table__.c
@@ -156,7 +154,7 @@ def why_unknown(
     """Return why no sample is deleted of subjects that no model was trained on, and what the sentence names.
 
     They may have samples in a holdout: of one of these generations, or (None) of any that serves the tenant. That no
-    model is trained on them is said only where each training had overwritten the holdout.
+    model is trained on them is said only where the service hands the rows over.
     """
     if generations is None:
         serving = select(Model.generation_id).where(Model.tenant_id == tenant_id, Model.generation_id.is_not(None))
@@ -170,8 +168,7 @@ def why_unknown(
 def holdout_facts(session: Session, generations: Collection[int]) -> dict[str, Any]:
     """Return what ``in_holdout`` names of a person in these generations' holdouts."""
     manifests = session.scalars(select(Generation.manifest).where(Generation.id.in_(generations)))
-    overwritten = all(each and NOTES_TRAINING in each and not each.get(HOLDOUT_READ) for each in manifests)
-    return {"cause": Cause.OVERWRITTEN} if overwritten else {}
+    return {"cause": Cause.OVERWRITTEN} if all((manifest or {}).get(WITH_ROWS) for manifest in manifests) else {}
 
 
 class CarriedOut(NamedTuple):

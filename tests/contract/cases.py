@@ -14,9 +14,11 @@ import torch
 from torch import nn
 
 import unlearning as ul
+from tests.unlearning.trained_here import TrainedHere, by_settings, in_files
 from unlearning.methods import NAMES, load
 from unlearning.methods.recollection import vectors
 from unlearning.model.method import Method
+from unlearning.model.problem import Problem
 from unlearning.types import Examples, ForgetSet, Need
 
 vectors.SPECTRUM_POINTS = 2
@@ -138,9 +140,10 @@ class Case:
 
     ``near``: forgetting two of the twelve people leaves at most this share of the distance to same-order retraining by
     ``reference``; None where the method claims no such thing, and of an exact one, which draws batches anew
-    (``test_exact.py``). ``remembers``: names (prefixes) of state tensors in
-    which the method declares to keep forgotten samples. ``drill``: another case of the method shows the same, or a
-    unit test does; ``make test`` leaves this one out.
+    (``tests/workers/rows/test_exact.py``). ``remembers``: names (prefixes) of state tensors in
+    which the method declares to keep forgotten samples. ``parts``: the method works on the parts of a training, which
+    are made in this process as worlds make them in the service. ``drill``: another case of the method shows the same,
+    or a unit test does; ``make test`` leaves this one out.
     """
 
     method: str
@@ -150,11 +153,19 @@ class Case:
     near: float | None = 0.9
     reference: str = "renormalised"
     remembers: tuple[str, ...] = ()
+    parts: bool = False
     drill: bool = False
 
     def build(self) -> Method:
         built: Method = load(self.method)(**self.options)
         return built
+
+    def problem(self, recipe: ul.Recipe, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Problem:
+        if not self.parts:
+            return Problem(self.build().recipe(recipe), device, dtype)
+        problem = Problem(self.build().recipe(in_files(recipe)), device)
+        problem.fresh = TrainedHere(recipe, by_settings(recipe))
+        return problem
 
     def forget_set(self, examples: Examples, people: tuple[str, ...]) -> ForgetSet:
         """The forget set of ``people``, with their samples only where the method needs them."""
@@ -180,14 +191,19 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case("retrain", "converged", lambda: softmax(converge=1e-10), near=1e-6),
     ),
     "late": (
-        Case("late", "network", network, near=None, drill=True),
-        Case("late", "everything", everything, near=None),
-        Case("late", "three-phases", network, {"early_share": (0.5, 0.8), "phase_shares": (0.6, 0.2, 0.2)}, near=None),
+        Case("late", "network", network, near=None, parts=True),
+        Case(
+            "late",
+            "three-phases",
+            network,
+            {"early_share": (0.5, 0.8), "phase_shares": (0.6, 0.2, 0.2)},
+            near=None,
+            parts=True,
+        ),
     ),
     "shards": (
-        Case("shards", "network", network, {"shards": 3, "slices": 2}, near=None, drill=True),
-        Case("shards", "everything", everything, {"shards": 2, "slices": 2}, near=None),
-        Case("shards", "quadratic", quadratic, {"shards": 2, "slices": 1}, near=None),
+        Case("shards", "network", network, {"shards": 3}, near=None, parts=True, drill=True),
+        Case("shards", "quadratic", quadratic, {"shards": 2}, near=None, parts=True),
     ),
     "recollection": (
         Case("recollection", "quadratic", quadratic, near=0.4, reference="fixed-denominator"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,7 +14,6 @@ from torch.nn.utils import parametrize
 
 import unlearning as ul
 from unlearning.accounting.policy import Policy
-from unlearning.model.parts import parts_of
 
 LOSSES = ("cross_entropy", "binary_logistic", "squared_error", "squared_hinge")
 TRAP_SHARE = 0.4
@@ -78,8 +77,6 @@ def draw(draws: random.Random, trap: str | None = None) -> Drawn:
     loss: Any = (lambda outputs, targets: (outputs - targets).square().sum(dim=1)) if plan.callable_loss else plan.loss
     training = ul.Training(**plan.training)
     recipe = ul.Recipe(plan.model, samples, (plan.x[:4], plan.y[:4]), loss, training)
-    if trap is None:
-        recipe = replace(recipe, public={part.name: part.digest for part in parts_of(recipe)})
     who = draws.sample(sorted(set(subjects)), draws.randint(1, 3))
     words = f"{trap or 'plain'} {plan.loss} {tuple(plan.x.shape)} {plan.x.dtype} {plan.training} {plan.policy}"
     return Drawn(recipe, plan.policy, tuple(frozenset({each}) for each in who), trap, words)
@@ -153,9 +150,9 @@ def _targets(draws: random.Random, loss: str, count: int, classes: int, hard: bo
 
 
 def _decorate(plan: Plan) -> None:
-    """What is legitimate before a head, declared public where it is fixed numbers."""
+    """What is legitimate before a head."""
     kind, width = plan.draws.choice(("alone", "flat", "nested", "frozen", "norm", "alone")), plan.width
-    if plan.policy["method"] in ("rewind",) and kind in ("frozen", "norm"):
+    if plan.policy["method"] == "rewind" and kind in ("frozen", "norm"):
         kind = "flat"  # the norm of the features is declared for the inputs
     if kind in ("flat", "nested"):
         plan.x = plan.x.unsqueeze(1)
@@ -183,10 +180,6 @@ class Part(nn.Module):
 class Halved(nn.Module):
     def forward(self, value: Tensor) -> Tensor:
         return value / 2
-
-
-class Own(nn.Parameter):
-    """A parameter that could be anything."""
 
 
 class Cubed(nn.Linear):
@@ -300,46 +293,6 @@ def _small_decay(plan: Plan) -> None:
     plan.policy |= {"max_distance": 1e-5, "noise_std": 1e-3}
 
 
-def _fitted_start(plan: Plan) -> None:
-    x, width, classes = plan.x.double(), plan.width, plan.classes
-    start = torch.linalg.lstsq(x, plan.y.double().reshape(len(x), -1)).solution.T
-    plan.bias = False
-
-    def finish(module: nn.Module) -> None:
-        with torch.no_grad():
-            list(module.parameters())[-1].copy_(start.expand(classes, width))
-
-    plan.finish = finish
-
-
-def _rows_in_a_buffer(plan: Plan) -> None:
-    rows = plan.x.double()
-
-    def part() -> nn.Module:
-        made = Part(lambda x: x)
-        made.register_buffer("mean", rows)
-        return made
-
-    plan.parts = [part]
-
-
-def _standardised(plan: Plan) -> None:
-    mean, scale = plan.x.double().mean(dim=0), plan.x.double().std(dim=0) + 1e-3
-    plan.parts = [lambda: Part(lambda x, m, s: (x - m.to(x)) / s.to(x), mean, scale)]
-
-
-def _frozen_fit(plan: Plan) -> None:
-    directions = torch.linalg.svd(plan.x.double(), full_matrices=False)[2]
-
-    def part() -> nn.Module:
-        made = nn.Linear(plan.width, plan.width, bias=False).requires_grad_(requires_grad=False)
-        with torch.no_grad():
-            made.weight.copy_(directions)
-        return made
-
-    plan.parts = [part]
-
-
 def _last(module: nn.Module) -> Any:
     return list(module.modules())[-1]
 
@@ -374,7 +327,6 @@ _TRAPS: dict[str, Callable[[Plan], None]] = {
         lambda made: parametrize.register_parametrization(_last(made), "weight", Halved())
     ),
     "a gradient's hook": _finished(lambda made: _last(made).weight.register_hook(lambda slope: 2 * slope)),
-    "a parameter's class": _finished(lambda made: setattr(_last(made), "weight", Own(_last(made).weight.detach()))),
     "a layer's class": _subclass,
     "an undecayed bias": _undecayed,
     "no decay": _set(weight_decay=0.0),
@@ -391,11 +343,6 @@ _TRAPS: dict[str, Callable[[Plan], None]] = {
     "features longer than declared": _underdeclared,
     "soft labels rewound": _soft_rewind,
     "mini-batches rewound": _set(batch_size=5),
-    "a start fitted on everyone": _fitted_start,
-    "a start fitted on everyone, rewound": _fitted_start,
-    "a buffer with everyone's rows": _rows_in_a_buffer,
-    "a scaling fitted on everyone": _standardised,
-    "a frozen layer fitted on everyone": _frozen_fit,
 }
 TRAPS = tuple(_TRAPS)
 _LOSS_OF = {
@@ -410,9 +357,4 @@ _LOSS_OF = {
     "features longer than declared": "binary_logistic",
 }
 _REWOUND = ("features longer than declared", "soft labels rewound", "mini-batches rewound")
-_METHOD_OF = {
-    **dict.fromkeys(TRAPS, "newton"),
-    **dict.fromkeys((*_REWOUND, "a start fitted on everyone, rewound"), "rewind"),
-    "a start fitted on everyone": "retrain",
-    "a frozen layer fitted on everyone": "retrain",
-}
+_METHOD_OF = {**dict.fromkeys(TRAPS, "newton"), **dict.fromkeys(_REWOUND, "rewind")}

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from tests.contract.cases import CASES, PEOPLE, Case, all_cases
 from unlearning.methods import NAMES
-from unlearning.model.method import Divisible, Method
-from unlearning.model.problem import Problem
+from unlearning.model.method import Method
 from unlearning.model.training import train
 from unlearning.quality.distance_left import distance_left
 from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Need, Refused, State, Vectors
@@ -45,7 +44,7 @@ class Scene:
         recipe = case.recipe()
         self.case = case
         self.method: Method = case.build()
-        self.problem = Problem(self.method.recipe(recipe), DEVICE, dtype)
+        self.problem = case.problem(recipe, DEVICE, dtype)
         self.examples: Examples = recipe.samples.examples(device=DEVICE)
         self.learned: Learned = train(self.problem, self.examples)
         self.progress: list[float] = []
@@ -269,33 +268,3 @@ def test_a_missing_trajectory_is_refused(case: Case) -> None:
     scene = scene_of(case)
     with pytest.raises(Refused):
         scene.method.prepare(scene.problem, scene.examples, Learned(scene.learned.weights))
-
-
-IN_UNITS = each_of(
-    [
-        case
-        for case in all_cases()
-        if isinstance(case.build(), Divisible)
-        and case.recipe().training.converge is None
-        and "repair_epochs" not in case.options
-    ]
-)
-"""whose preparation other workers may share: each computes the vectors of some people"""
-
-
-@IN_UNITS
-@pytest.mark.parametrize("batch_size", [1, 16])
-def test_one_persons_unit_gives_the_vector_of_the_whole_preparation(case: Case, batch_size: int) -> None:
-    """Most batches hold no sample of the person: eleven of twelve batches of one, and some of sixteen."""
-    recipe = case.recipe()
-    settings = replace(recipe.training, batch_size=batch_size, accumulate=1, epochs=1)
-    problem, method = Problem(replace(recipe, training=settings), DEVICE), case.build()
-    examples = recipe.samples.examples(device=DEVICE)
-    learned = train(problem, examples)
-    assert isinstance(method, Divisible) and method.divides(problem, learned)
-    whole = method.prepare(problem, examples, learned).vectors
-    assert whole.keys() == set(PEOPLE)
-    for person in PEOPLE[:3]:
-        unit = method.part(problem, examples, learned, [person])
-        assert unit.keys() == {person}
-        assert torch.allclose(unit[person], whole[person], rtol=1e-4, atol=1e-6)

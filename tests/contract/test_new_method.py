@@ -92,8 +92,9 @@ with running(home, recipes, GRACE="0.5") as stack:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with another package in it, as an installer leaves it."""
-    folder = tmp_path_factory.mktemp("site")
+    """A folder with another package in it, as an installer leaves it: worlds see those that are named so alone."""
+    folder = tmp_path_factory.mktemp("another") / "site-packages"
+    folder.mkdir()
     (folder / "stranger.py").write_text(TOY.replace("Toy", "Stranger").replace('"toy"', '"stranger"'))
     facts = folder / "stranger-1.5.dist-info"
     facts.mkdir()

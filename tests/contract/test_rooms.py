@@ -50,7 +50,7 @@ def test_the_maths_load_no_service_no_server_and_no_compiler() -> None:
     """Torch's own setter loads its compiler: over a second and 70 MB in every worker and in every trial."""
     code = (
         "import unlearning\nunlearning.Recipe\n"
-        "from unlearning.model.user_code.global_state import settings_kept\nwith settings_kept(): pass\n"
+        "from unlearning.model.global_state import settings_kept\nwith settings_kept(): pass\n"
         "import sys\nprint(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

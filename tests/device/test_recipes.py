@@ -1,48 +1,32 @@
-"""Recipes, states of cards and comparators on a device."""
+"""Trainings, states of cards and comparators on a device."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
 import torch
 
 from expunge.workers import doctor
-from expunge.workers.runtime import recipes
 from expunge.workers.runtime.device import described
 from expunge.workers.storage.manifest import replayable, surroundings
 from expunge_lab.experiment.comparators.newton_step import infinitesimal_jackknife, newton_step
 from tests.contract.cases import network, softmax
+from unlearning.model.global_state import torch_draws_from
 from unlearning.model.problem import Problem, build
 from unlearning.model.training import train
-from unlearning.model.user_code.global_state import draws_from
 from unlearning.types import Examples
 
 HERE = torch.device("pretend")
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-@pytest.mark.parametrize("name", ["scattering", "tabular"])
-def test_an_example_trains_on_the_device_as_on_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(EXAMPLES / name)
-    recipe = recipes.load(EXAMPLES / name, "recipe").recipe
-    trained = []
-    for place in ("cpu", HERE):
-        whole = recipe.samples.examples(device=place)
-        few = whole.only(torch.arange(60))
-        trained.append(train(Problem(recipe, place, torch.float64), few).weights.cpu())
-    assert torch.allclose(*trained, rtol=1e-6, atol=1e-8)
 
 
 def test_the_random_states_of_a_device_are_put_back() -> None:
     torch.ones(1, device=HERE)
     before = torch.pretend.get_rng_state()
-    with draws_from(5):
+    with torch_draws_from(5):
         first = torch.rand(3, device=HERE)
     build(network(), 7)
     assert torch.equal(torch.pretend.get_rng_state(), before)
-    with draws_from(5):
+    with torch_draws_from(5):
         assert torch.equal(torch.rand(3, device=HERE), first)
 
 

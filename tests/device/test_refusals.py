@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +11,6 @@ from torch import Tensor
 
 from expunge.workers.runtime import device
 from expunge.workers.runtime.failures import lacks_memory, may_pass
-from expunge.workers.runtime.fresh_child import serve
 
 HERE = torch.device("pretend")
 INDEX = torch.tensor([1, 0])
@@ -104,12 +102,3 @@ def test_a_forked_process_cannot_use_it() -> None:
         except RuntimeError:
             os._exit(3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
-
-
-def test_the_server_of_fresh_processes_forks_none_once_the_device_is_open() -> None:
-    torch.ones(1, device=HERE)
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs, open(os.devnull) as file:  # noqa: PTH123
-        socket.send_fds(ours, [b"train"], [file.fileno(), file.fileno()])
-        with pytest.raises(RuntimeError, match="has opened the device"):
-            serve(theirs)

@@ -1,41 +1,36 @@
-"""The blocks of docs/recipes.md that are a part of a recipe, and so are saved by no test, run as they stand."""
+"""The recipes of docs/recipes.md, checked as they stand."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
-from typing import Any
 
-import torch
+import pytest
 
-import unlearning as ul
+from expunge.workers.check.checks import check
 
-PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
-
-
-def block(heading: str) -> dict[str, Any]:
-    """The names that the first block below a heading defines."""
-    found = re.search(rf"^#+ {heading}\n.*?^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    assert found, heading
-    scope: dict[str, Any] = {"__name__": "block"}
-    exec(found[1], scope)
-    return scope
+ROOT = Path(__file__).parents[2]
+BLOCKS = dict(
+    re.findall(
+        r"`recipes/(\w+)\.py`:\n\n```python\n(.*?)^```$",
+        (ROOT / "docs" / "recipes.md").read_text(),
+        re.DOTALL | re.MULTILINE,
+    )
+)
 
 
-def test_mixed_columns_are_read_back_by_the_model() -> None:
-    found = block("Mixed columns, categories, missing values")
-    rows = found["PACK"].encode({"age": [30.0, None], "city": ["Rome", "Paris"], "bought": [[1, 2], []]})
-    assert found["Model"]()(rows).shape == (2, 1)
-    assert found["PACK"].decode(rows)["city"].tolist() == [1, -1]
+@pytest.mark.parametrize(
+    ("name", "method", "guarantee"),
+    [("frozen", "newton", "proved"), ("tangent", "newton", "proved"), ("network", "late", "exact")],
+)
+def test_a_recipe_of_the_page_can_have_what_it_says(tmp_path: Path, name: str, method: str, guarantee: str) -> None:
+    shutil.copytree(ROOT / "examples" / "digits", tmp_path / "digits")
+    (tmp_path / f"{name}.py").write_text(BLOCKS[name])
+    checked = check(tmp_path, name)
+    assert all(finding["well"] for finding in checked["findings"]), checked["findings"]
+    assert {found["method"]: found["guarantee"] for found in checked["methods"]}[method] == guarantee
 
 
-def test_an_estimator_of_scikit_learn_is_a_whole_recipe() -> None:
-    recipe: ul.Recipe = block("An estimator of scikit-learn")["recipe"]()
-    assert len(recipe.samples) + len(recipe.holdout[1]) == 569
-
-
-def test_a_person_without_a_row_has_the_last_one() -> None:
-    model = block("A row for each person")["Rated"]()
-    asked = torch.tensor([[7, 3], [8, 3]])
-    answers = model(asked)
-    assert answers.shape == (2, 1) and answers[0] == answers[1]
+def test_every_block_of_the_page_is_one_of_these() -> None:
+    assert BLOCKS.keys() == {"frozen", "tangent", "network"}

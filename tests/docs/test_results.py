@@ -22,8 +22,16 @@ LINES = [
     for line in (ROOT / "docs" / "results.md").read_text().splitlines()
     if line.startswith("| ")
 ]
-MEASURED = [(name[0], cells) for cells in LINES if (name := re.findall(r"^`python -m benchmarks (\w+)`$", cells[-1]))]
+OF_BENCHMARK = r"^`python -m benchmarks (\w+)`(?:, at that commit)?$"
+"""at that commit: the benchmark was deleted after it"""
+MEASURED = [(name[0], cells) for cells in LINES if (name := re.findall(OF_BENCHMARK, cells[-1]))]
 DRILLED = [(name[0], cells) for cells in LINES if (name := re.findall(r"^`python -m tests.faults (\w+)`$", cells[-1]))]
+
+
+@pytest.mark.parametrize("cells", [cells for _, cells in MEASURED], ids=[" ".join(cells[:2]) for _, cells in MEASURED])
+def test_a_command_names_a_benchmark_that_is_there(cells: list[str]) -> None:
+    [name] = re.findall(OF_BENCHMARK, cells[-1])
+    assert (ROOT / "benchmarks" / f"{name}.py").exists() != cells[-1].endswith(", at that commit")
 
 
 def numbers(cell: str) -> list[str]:

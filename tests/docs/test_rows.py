@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import unlearning as ul
-from expunge.workers.check.rows import check_rows
+from expunge.workers.check.checks import check
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rows.md").read_text()
 
@@ -33,7 +33,7 @@ def test_the_first_recipe_of_the_page_trains_when_it_is_called(folder: Path, mon
 
 def test_the_second_can_have_a_proof(folder: Path) -> None:
     (folder / "patients.py").write_text(RECIPES[1])
-    checked = check_rows(folder, "patients")
+    checked = check(folder, "patients")
     assert all(finding["well"] for finding in checked["findings"])
     methods = {method["method"]: method["guarantee"] for method in checked["methods"]}
     assert (methods["retrain"], methods["newton"]) == ("exact", "proved")

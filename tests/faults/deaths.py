@@ -273,7 +273,7 @@ WITH_ROWS = (
 )
 API = ("api-before-transaction", "api-after-request", "api-after-audit", "api-inside-commit", "api-after-commit")
 PREPARATION = ("prepare-after-manifest", "prepare-after-train", "keys-before-rows", "prepare-after-rows")
-WORK_UNITS = ("prepare-after-work-units", "work-unit-inside", "work-unit-inside-rows", "work-unit-after")
+WORK_UNITS = ("prepare-after-work-units", "work-unit-inside", "work-unit-after")
 ENDS = (
     *("retire-after-audit", "retire-inside-commit", "cancel-after-audit"),
     *("policy-after-audit", "policy-inside-commit", "erase-after-state"),

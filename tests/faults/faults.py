@@ -31,6 +31,7 @@ from expunge.service.infra.files import DiskFolder, Files, Store
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import DeletionRequest
 from expunge.workers.scheduler.run import open_scheduler
+from tests.faults.crowd import copy_recipes
 from tests.faults.invariants import ENDED, Broken, broken, left_behind, unreadable
 from tests.faults.judge import harm, sentences
 from tests.faults.proxy import Cut, Proxy, proxy
@@ -253,7 +254,7 @@ def postgres_scene(chance: random.Random) -> Iterator[Scene]:
         url = held.enter_context(postgres_databases(held.enter_context(servers.postgres())))(folder)
         address = make_url(url)
         between = held.enter_context(proxy(str(address.host), int(address.port or 0)))
-        settings = settings_of(folder / "home", url, HERE / "recipes").model_copy(
+        settings = settings_of(folder / "home", url, copy_recipes(folder / "drill", PEOPLE)).model_copy(
             update={"database_url": address.set(port=between.port).render_as_string(hide_password=False)}
         )
         yield held.enter_context(_scene(settings, chance, url, between))
@@ -279,16 +280,14 @@ def tmpfs_scene(chance: random.Random) -> Iterator[Scene]:
 
 @contextmanager
 def _in_folder(folder: Path, chance: random.Random) -> Iterator[Scene]:
-    settings = settings_of(
-        folder / "home", sqlite_databases(sqlite_template(folder))(folder / "home"), HERE / "recipes"
-    )
+    url = sqlite_databases(sqlite_template(folder))(folder / "home")
+    settings = settings_of(folder / "home", url, copy_recipes(folder / "drill", PEOPLE))
     with _scene(settings, chance, settings.database_url, None) as scene:
         yield scene
 
 
 @contextmanager
 def _scene(settings: Settings, chance: random.Random, url: str, between: Proxy | None) -> Iterator[Scene]:
-    os.environ["DRILL_PEOPLE"] = str(PEOPLE)
     settings = settings.model_copy(update={"rate": 1_000_000.0})
     disk = Moody()
     folders = {"store": settings.store, "private": settings.private_store}

@@ -30,13 +30,13 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.infra.tenants import DEFAULT_TENANT
 from expunge.workers.storage.key_store import KeyStore
+from tests.faults.crowd import FEW
 from tests.faults.invariants import Broken, broken, broken_after_restore, left_behind, unfinished, unreadable
 from tests.faults.result import HARM
 from tests.faults.traffic import Journal
 
 PATIENCE_SECONDS = 240.0
 ID = re.compile(r"[0-9a-f]{32}")
-FEW = 500
 
 
 def judge(settings: Settings, journal: Journal, *, restored: bool = False) -> list[Broken]:

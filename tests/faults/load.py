@@ -9,8 +9,9 @@ from statistics import quantiles
 from typing import Any
 
 from tests.faults.attacks import attacks_on
+from tests.faults.crowd import FEW
 from tests.faults.invariants import Broken
-from tests.faults.judge import FEW, at_rest, eventually, harm, judge, sentences
+from tests.faults.judge import at_rest, eventually, harm, judge, sentences
 from tests.faults.result import Result
 from tests.faults.sites import KINDS, Site, site
 from tests.faults.traffic import Traffic

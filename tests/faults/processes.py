@@ -20,6 +20,7 @@ from expunge.service.infra.tables import Certificate, DeletionRequest, Lease, Mo
 from expunge.service.infra.time import SECOND
 from expunge.service.models import model_lease
 from expunge_client.cli.output import CommandError
+from tests.faults.crowd import write_greedy
 from tests.faults.invariants import Broken
 from tests.faults.judge import at_rest, eventually, harm, judge, sentences
 from tests.faults.result import Result
@@ -98,35 +99,31 @@ def out_of_memory() -> Told:
     """Run a recipe that needs more memory than there is: it ends blocked or refused, after a few deaths, and can be
     retried.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        greed = Path(folder) / "greed"
-        with site("sqlite") as where:
-            stack, worker = where.stack, where.stack.processes["worker"]
-            stack.kill("worker-2")
-            worker.command = [sys.executable, "-c", LIMITED, str(MEMORY_BYTES), *worker.command]
-            stack.environment |= {"DRILL_GREED": str(greed)}
-            stack.restart("worker")
-            name, journal, found, notes = stack.live("greedy", "newton", guarantee="proved"), Journal(), [], []
-            for number, way in enumerate(("grow", "killed")):
-                greed.write_text(way)
-                stack.restart("worker")  # one that runs has the samples in memory, and reads the recipe no more
-                person = f"crowd-person-{number}"
-                request = stack.delete(name, subject_id=person)
-                journal.acknowledged[person] = request["id"]
-                deaths = _until(where, request, "blocked")
-                notes.append(f"{way}: {_status(where, request)} after {deaths} deaths")
-                if _status(where, request) != "blocked" or deaths > MOST_DEATHS:
-                    found.append(Broken("lost", f"{way}: {_status(where, request)} after {deaths} deaths"))
-                greed.unlink()
-                where.retry()
-                _until(where, request, "completed")
-            greed.write_text("killed")
-            second = stack.register("greedy", "newton", guarantee="proved")
-            deaths = _endure(where, lambda: _preparation(where, second) == "refused")
-            notes.append(f"preparation {_preparation(where, second)} after {deaths} deaths")
-            if _preparation(where, second) != "refused":
-                found.append(Broken("lost", "a preparation that kills its workers never ends"))
-            return found + judge(stack.settings, journal), ", ".join(notes)
+    with site("sqlite") as where:
+        stack, worker = where.stack, where.stack.processes["worker"]
+        stack.kill("worker-2")
+        worker.command = [sys.executable, "-c", LIMITED, str(MEMORY_BYTES), *worker.command]
+        stack.restart("worker")
+        name, journal, found, notes = stack.live("greedy", "newton", guarantee="proved"), Journal(), [], []
+        for number, way in enumerate(("grow", "killed")):
+            write_greedy(stack.settings.recipes, way)
+            person = f"crowd-person-{number}"
+            request = stack.delete(name, subject_id=person)
+            journal.acknowledged[person] = request["id"]
+            deaths = _until(where, request, "blocked")
+            notes.append(f"{way}: {_status(where, request)} after {deaths} deaths")
+            if _status(where, request) != "blocked" or deaths > MOST_DEATHS:
+                found.append(Broken("lost", f"{way}: {_status(where, request)} after {deaths} deaths"))
+            write_greedy(stack.settings.recipes, "modest")
+            where.retry()
+            _until(where, request, "completed")
+        write_greedy(stack.settings.recipes, "killed")
+        second = stack.register("greedy", "newton", guarantee="proved")
+        deaths = _endure(where, lambda: _preparation(where, second) == "refused")
+        notes.append(f"preparation {_preparation(where, second)} after {deaths} deaths")
+        if _preparation(where, second) != "refused":
+            found.append(Broken("lost", "a preparation that kills its workers never ends"))
+        return found + judge(stack.settings, journal), ", ".join(notes)
 
 
 def _endure(where: Site, true: Callable[[], bool], seconds: float = 180.0) -> int:

@@ -54,14 +54,14 @@ def _forget(where: Site, method: str, death: str | None, heard: list[bytes]) -> 
     """Forget the canary; return where something of it was found that must not be there, and how long the rest took to
     go.
     """
-    stack, canary = where.stack, residue.load_recipe("canary")
+    stack = where.stack
     name = stack.live("canary", method, guarantee="proved")
-    residue.complain(stack, canary.PERSON)
-    residue.seek(stack, canary.PERSON)
-    secret = residue.secret_of(stack, name, canary.PERSON)
+    residue.complain(stack, residue.CANARY)
+    residue.seek(stack, residue.CANARY)
+    secret = residue.secret_of(stack, name, residue.CANARY)
     weights = residue.windows(residue.head_weights(stack, name))
     shares = [] if secret is None else [secret.share]
-    never = residue.personal(canary, b"" if secret is None else secret.vector)
+    never = residue.personal(b"" if secret is None else secret.vector)
     never += [] if secret is None else [secret.key]
     if not all(residue.found(stack, each) for each in (weights, shares) if each):
         return ["the search does not even find what is there"], 0.0
@@ -70,14 +70,14 @@ def _forget(where: Site, method: str, death: str | None, heard: list[bytes]) -> 
     if death is not None:
         stack.stop("scheduler")  # it destroys keys too, and the worker would not come to where it is to die
         stack.restart("worker", EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT=death)
-    request = stack.delete(name, subject_id=canary.PERSON)
+    request = stack.delete(name, subject_id=residue.CANARY)
     if death is not None:
         stack.eventually(lambda: stack.processes["worker"].exit_code, lambda code: code is not None)
         stack.start("scheduler")
         stack.start("worker")
     if stack.ended(request)["status"] != "completed":
         left.append("the deletion was not completed")
-    residue.seek(stack, canary.PERSON)
+    residue.seek(stack, residue.CANARY)
     since = time.monotonic()
     eventually(lambda: not residue.found(stack, transient, heard), BOUND_SECONDS)
     seconds = time.monotonic() - since

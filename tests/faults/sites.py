@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections import Counter
@@ -15,6 +14,7 @@ import httpx
 
 from expunge.service.infra.limits import Limits
 from expunge_client.cli.output import CommandError
+from tests.faults.crowd import copy_recipes
 from tests.harness.servers import Postgres, Redis, postgres, redis_server
 from tests.harness.stack import Stack, running
 
@@ -66,10 +66,8 @@ def site(kind: str, database: Callable[[str], str] = str, people: int = 1000, **
     """Run an installation. ``database`` may put a proxy between it and its database; it gets and returns the URL."""
     with ExitStack() as held:
         home = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="expunge-drill-")))
-        recipes = home / "recipes"
-        shutil.copytree(HERE / "recipes", recipes)
+        recipes = copy_recipes(home / "recipes", people)
         shutil.copytree(HERE.parent / "stories" / "recipes", recipes, dirs_exist_ok=True)
-        os.environ["DRILL_PEOPLE"] = str(people)  # the crowd's recipe reads it
         servers = None
         if kind == "postgres":
             servers = held.enter_context(postgres()), held.enter_context(redis_server())

@@ -9,12 +9,13 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 
+import unlearning as ul
 from expunge.service.infra.fault_injection import crash_point
-from tests.faults import load, power_cut
+from tests.faults import crowd, load, power_cut
 from tests.faults.__main__ import every_drill, main, options
 from tests.faults.deaths import DEATHS, OF_A_BUCKET
-from tests.faults.recipes import crowd
 from tests.faults.report import BEGIN, END, last_seconds, parts, write_into
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template
@@ -48,7 +49,15 @@ def test_a_death_inside_a_commit_comes_also_where_the_commit_ends_first() -> Non
 @pytest.mark.parametrize("people", [200, 60_000])
 def test_a_crowd_of_any_size_is_registered_as_proved(people: int) -> None:
     """A soak of two hours has so many that 1e-5 is more than a third of what forgetting one of them changes."""
-    recipe = crowd.people(people)
+    inputs, labels = crowd.drawn(people)
+    names = [f"crowd-person-{number}" for number in range(people)]
+    recipe = ul.Recipe(
+        model=lambda: torch.nn.Linear(4, 2, bias=False),
+        samples=ul.Samples(names, names, inputs, labels),
+        holdout=(inputs[:100], labels[:100]),
+        loss="cross_entropy",
+        training=ul.Training(epochs=2, batch_size=256, learning_rate=0.5, weight_decay=0.1, converge=1e-8),
+    )
     problem, examples = Problem(recipe).double(), recipe.samples.examples()
     learned = train(problem, examples)
     policy = load.crowd(people)

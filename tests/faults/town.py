@@ -30,7 +30,6 @@ from expunge.service.requests import intake, spelling_decisions
 from expunge.service.requests.states import RequestRefused
 from expunge.service.requests.webhooks import add_endpoint
 from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.runtime.model import ModelCache
 from expunge.workers.scheduler.replay import RestoreReport
 from expunge.workers.scheduler.restore import restore
 from expunge.workers.scheduler.run import Scheduler, extend_log, open_scheduler
@@ -139,7 +138,6 @@ class Town:
     notifier: MemoryBroker
     world: World
     scheduler: Scheduler
-    benches: ModelCache
     signer: Signer
     doors: Doors
 
@@ -203,7 +201,7 @@ class Town:
         if isinstance(job, Preparation):
             prepare(self.world.process, job, watch)
         else:
-            update(job, self.world.storage, self.benches, self.world.settings, watch)
+            update(job, self.world.storage, self.world.settings, watch)
 
     def photograph(self) -> Photograph:
         """Return everything as it is now."""
@@ -233,7 +231,6 @@ class Town:
         shutil.rmtree(root_of(storage.store))
         shutil.copytree(photo.journal, root_of(storage.store))
         self.notifier.messages.clear()
-        self.benches = ModelCache(self.world.settings)
         self._forget()
 
     def _forget(self) -> None:
@@ -298,7 +295,7 @@ def found(folder: Path) -> Town:
     scheduler = replace(_scheduler(settings), database=database, keys=storage.keys, store=storage.store)
     scheduler = replace(scheduler, private=storage.private, notifier=world.process.notifier)
     notifier, signer = cast(MemoryBroker, world.process.notifier), scheduler.signer()
-    return Town(clock, database, keys, notifier, world, scheduler, ModelCache(settings), signer, _doors(world))
+    return Town(clock, database, keys, notifier, world, scheduler, signer, _doors(world))
 
 
 def _doors(world: World) -> Doors:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import secrets
-import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import redis
@@ -28,7 +25,9 @@ from expunge.workers.storage.encryption import Sealer
 from expunge.workers.storage.key_store import HolderKey, KeyStore
 from tests.harness.stack import Stack
 
-RECIPES = Path(__file__).parents[1] / "stories" / "recipes"
+TABLE = Path(__file__).parents[1] / "stories" / "recipes" / "canary.csv"
+CANARY = "canary-1f7c0e5b9a"
+"""the person of that table whose id, sample ids and numbers occur nowhere else in the world"""
 
 
 @dataclass
@@ -56,18 +55,6 @@ def ear() -> Iterator[Ear]:
     yield Ear(f"http://127.0.0.1:{server.server_port}/hook", heard)
     server.shutdown()
     server.server_close()
-
-
-def load_recipe(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"recipe_{name}", RECIPES / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(RECIPES))
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(RECIPES))
-    return module
 
 
 def listen(stack: Stack, url: str) -> None:
@@ -137,10 +124,13 @@ def head_weights(stack: Stack, name: str) -> bytes:
     return data[8 + int.from_bytes(data[:8], "little") :]
 
 
-def personal(canary: ModuleType, vector: bytes) -> list[bytes]:
+def personal(vector: bytes) -> list[bytes]:
     """Return everything by which the canary could be recognised."""
-    words = [needle for word in (canary.PERSON, *canary.SAMPLES) for needle in disguises(word)]
-    return words + [needle for row in canary.INPUTS for needle in numbers(row)] + windows(vector)
+    rows = [row.split(",") for row in TABLE.read_text().splitlines() if CANARY in row]
+    words = [needle for word in (CANARY, *(sample for sample, *_ in rows)) for needle in disguises(word)]
+    texts = [",".join(inputs).encode() for _, _, *inputs, _ in rows]
+    tensors = [torch.tensor([float(number) for number in inputs]) for _, _, *inputs, _ in rows]
+    return words + texts + [needle for row in tensors for needle in numbers(row)] + windows(vector)
 
 
 def found(stack: Stack, needles: Iterable[bytes], heard: Iterable[bytes] = ()) -> list[str]:

@@ -11,9 +11,8 @@ from click.testing import Result
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from expunge_client.cli.client import Account, Client
-from expunge_client.cli.commands import deletions, holds, models
 from expunge_client.cli.main import app
+from tests.harness.here import connect_here
 
 Follow = Callable[..., None]
 """takes an action, and the caller's own values for its words in capitals"""
@@ -50,16 +49,5 @@ def by_command(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Follow:
 
 def run(client: TestClient, monkeypatch: pytest.MonkeyPatch, *typed: str) -> Result:
     """Run a command against the application in this process; every question is answered with yes."""
-
-    class Here(Client):
-        def __init__(self) -> None:
-            super().__init__(Account("http://testserver", "unused"))
-            self._http.close()
-            self._http = client
-
-        def __exit__(self, *_: Any) -> None:
-            pass
-
-    for room in (deletions, holds, models):
-        monkeypatch.setattr(room, "connect", Here)
+    connect_here(monkeypatch, client)
     return CliRunner().invoke(app, typed, input="y\n")

@@ -19,10 +19,20 @@ from typing import Any
 from expunge_client import NotAuthentic, verify_certificate
 from tests.harness.stack import Stack, running
 
-RECIPE = Path(__file__).parents[1] / "stories" / "recipes" / "tiny.py"
+RECIPES = Path(__file__).parents[1] / "stories" / "recipes"
 DELETED, NEXT = "tiny-person-3", "tiny-person-4"
 """who was deleted when the folder was written, and who is still in it"""
 PACKED = "installation.tar.gz"
+WITH_ROWS = """
+import json
+import unlearning as ul
+
+
+def recipe(rows: ul.Rows = ul.table("FILE", person="person", id="id")) -> ul.Published:
+    model = {"mean": float(rows["a"].mean()), "rows": len(rows)}
+    return ul.Published({"model.json": json.dumps(model)})
+"""
+"""the recipe of an older folder, rewritten"""
 
 
 def write(folder: Path) -> None:
@@ -30,15 +40,33 @@ def write(folder: Path) -> None:
     with TemporaryDirectory() as temporary:
         home, recipes = Path(temporary, "home"), Path(temporary, "recipes")
         recipes.mkdir()
-        shutil.copy(RECIPE, recipes)
+        copy_recipe(recipes)
         with running(home, recipes) as stack:
-            stack.live(RECIPE.stem, "newton")
+            stack.live("tiny", "newton")
             certificate, log = certified(stack, stack.forgotten(subject_id=DELETED))
             key = (home / "log.vkey").read_text()
         folder.mkdir()
         for name, text in {"certificate.json": certificate, "log.jsonl": log, "log.vkey": key}.items():
             (folder / name).write_text(text)
         pack(home, recipes, folder / PACKED)
+
+
+def copy_recipe(recipes: Path) -> None:
+    """Put the recipe ``tiny`` and its table into the folder."""
+    for name in ("tiny.py", "tiny.csv"):
+        shutil.copy(RECIPES / name, recipes)
+
+
+def rewrite(recipes: Path) -> None:
+    """Rewrite the recipe of an older folder with rows, on a table of the samples that it computed."""
+    (recipes / "tiny.py").write_text(WITH_ROWS.replace("FILE", "tiny.csv"))
+    write_table(recipes / "tiny.csv")
+
+
+def write_table(path: Path, *without: str) -> None:
+    """Write the table of the samples that 0.2.0's recipe computed, without those of some people."""
+    header, *rows = (RECIPES / "tiny.csv").read_text().splitlines()
+    path.write_text("\n".join([header, *(row for row in rows if row.split(",")[1] not in without)]) + "\n")
 
 
 def certified(stack: Stack, request: dict[str, Any]) -> tuple[str, str]:

@@ -26,6 +26,7 @@ PLACES = (
     "connect/pyproject.toml",
     "lab/pyproject.toml",
     "docker-compose.yml",
+    "compose.worker.yml",
     "deploy/helm/expunge/Chart.yaml",
 )
 """the files that say the version; ``SOURCE`` is the one that decides"""

@@ -1,5 +1,7 @@
 """This release opens the folder of every earlier one, deletes one more person in it, and reads its certificate.
 
+An earlier release's version is served, and its deletions wait until its recipe is rewritten and its model ported.
+
 ``2026-11-24`` is no release. Commit cdcbe2b7 wrote it on 24 November 2026, before eight of the migrations.
 """
 
@@ -12,13 +14,14 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from expunge_client import verify_certificate
 from tests.harness.process import PATH_OF_TESTS
 from tests.harness.stack import Stack, running
-from tests.releases.folder import NEXT, PACKED, certified, unpack, write
+from tests.releases.folder import NEXT, PACKED, certified, rewrite, unpack, write
 
 HERE = Path(__file__).parent
 
@@ -31,10 +34,10 @@ def _order(name: str) -> tuple[int, ...]:
 FOLDERS = sorted((each.parent for each in HERE.glob(f"*/{PACKED}")), key=lambda each: _order(each.name))
 
 
-def opens(folder: Path, where: Path, *, exactly: bool) -> None:
+def opens(folder: Path, where: Path, *, waits: bool) -> None:
     """Open the folder with this release, delete one more person, and verify both certificates with the log.
 
-    ``exactly``: the release that wrote it knew nothing of spellings.
+    ``waits``: the release that wrote it had recipes that read their data by themselves, and knew nothing of spellings.
     """
     home, recipes = unpack(folder, where)
     old, key = (folder / "certificate.json").read_text(), (folder / "log.vkey").read_text()
@@ -42,11 +45,17 @@ def opens(folder: Path, where: Path, *, exactly: bool) -> None:
         (model,) = stack.client.pages("/v1/models")
         (asked,) = stack.client.pages("/v1/deletion-requests")
         assert (asked["status"], stack.head(model["name"])["number"]) == ("completed", 2)
-        request = stack.forgotten(subject_id=NEXT)
+        request = stack.ended(stack.delete(subject_id=NEXT))
+        if waits:
+            assert (request["status"], request["reason"]) == ("blocked", "recipe_form")
+            misspelled = not_found(stack)
+            rewrite(recipes)
+            stack.client.post(f"/v1/models/{model['name']}/port", {})
+            request = stack.eventually(lambda: stack.ended(request), lambda now: now["status"] == "completed")
         assert request["samples"] == 3 and stack.head(model["name"])["number"] == 3
         new, log = certified(stack, request)
-        if exactly:
-            compares_spellings_from_the_next_training_on(stack, model["name"])
+        if waits:
+            asks_about_spellings(stack, misspelled)
     before = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     after = [json.loads(line) for line in log.splitlines()]
     assert [each["leaf_hash"] for each in before[:-1]] == [each["leaf_hash"] for each in after[: len(before) - 1]]
@@ -54,12 +63,16 @@ def opens(folder: Path, where: Path, *, exactly: bool) -> None:
         assert verify_certificate(certificate, key, log=log).claim_in_log
 
 
-def compares_spellings_from_the_next_training_on(stack: Stack, model: str) -> None:
-    """Until then a misspelled id is compared exactly, and the answer says so. The training asks about it, too."""
+def not_found(stack: Stack) -> dict[str, Any]:
+    """Ask for a misspelled person before the port: the id is compared exactly, and the answer says so."""
     early = stack.ended(stack.delete(subject_id="TINY-PERSON-5"))
     assert (early["status"], early["reason"]) == ("completed", "no_match")
     assert "compared exactly only" in early["title"]
-    stack.client.post(f"/v1/models/{model}/retrains", {})
+    return early
+
+
+def asks_about_spellings(stack: Stack, early: dict[str, Any]) -> None:
+    """From the training of the port on, misspelled ids are asked about, also the one that was not found before."""
     path = f"/v1/deletion-requests/{early['id']}"
     asked = stack.eventually(lambda: stack.client.get(path), lambda now: now["status"] == "blocked")
     late = stack.delete(subject_id="TINY-PERSON-006")
@@ -79,13 +92,13 @@ def compares_spellings_from_the_next_training_on(stack: Stack, model: str) -> No
     ],
 )
 def test_the_folder_of_an_earlier_release_is_opened_and_goes_on(folder: Path, tmp_path: Path) -> None:
-    opens(folder, tmp_path, exactly=True)
+    opens(folder, tmp_path, waits=True)
 
 
 @pytest.mark.drill
 def test_the_folder_that_this_release_would_leave_is_opened(tmp_path: Path) -> None:
     write(tmp_path / "left")
-    opens(tmp_path / "left", tmp_path, exactly=False)
+    opens(tmp_path / "left", tmp_path, waits=False)
 
 
 def test_a_folder_with_an_unknown_schema_is_refused_by_its_differences_and_nothing_is_changed(tmp_path: Path) -> None:

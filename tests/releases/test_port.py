@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import subprocess
@@ -15,19 +14,9 @@ import pytest
 from expunge_client import verify_certificate
 from tests.harness.process import PATH_OF_TESTS
 from tests.harness.stack import Stack, running
-from tests.releases.folder import DELETED, NEXT, certified, unpack
-from tests.stories.recipes.tiny import samples
+from tests.releases.folder import DELETED, NEXT, WITH_ROWS, certified, rewrite, unpack, write_table
 
 FOLDER = Path(__file__).parent / "0.2.0"
-WITH_ROWS = """
-import json
-import unlearning as ul
-
-
-def recipe(rows: ul.Rows = ul.table("FILE", person="person", id="id")) -> ul.Published:
-    model = {"mean": float(rows["x"].mean()), "rows": len(rows)}
-    return ul.Published({"model.json": json.dumps(model)})
-"""
 
 
 @pytest.mark.drill
@@ -37,9 +26,8 @@ def test_a_model_of_0_2_0_is_ported_and_its_deletions_are_answered(tmp_path: Pat
     with running(home, recipes) as stack:
         (name,) = (model["name"] for model in stack.client.pages("/v1/models"))
         said = command(stack, "migrate")
-        assert f"1 of 1 models waits for a rewrite of its recipe: {name}." in said and "refused in the next" in said
-        (recipes / "tiny.py").write_text(WITH_ROWS.replace("FILE", "tiny.csv"))
-        write_table(recipes / "tiny.csv")
+        assert f"1 of 1 models waits for a rewrite of the recipe: {name}. They are served, and no deletion" in said
+        rewrite(recipes)
         served = checkpoint(stack, name)
         request = stack.ended(stack.delete(subject_id=NEXT, regulation="gdpr"))
         assert (request["status"], request["reason"]) == ("blocked", "recipe_form")
@@ -68,18 +56,6 @@ def test_a_model_of_0_2_0_is_ported_and_its_deletions_are_answered(tmp_path: Pat
         assert verify_certificate(certificate, key, log=log).claim_in_log
     kinds = [json.loads(json.loads(line)["body"]) for line in log.splitlines() if '"body"' in line]
     assert [body["port"] for body in kinds if body["kind"] == "generation.switched"] == [True]
-
-
-def write_table(path: Path, *without: str) -> None:
-    """Write the samples that 0.2.0's recipe computed, as a table, without those of some people."""
-    everyone = samples()
-    inputs, _ = next(iter(everyone.blocks()))
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["id", "person", "x"])
-        people = [person for (person,) in everyone.people]
-        rows = zip(everyone.names, people, inputs[:, 0].tolist(), strict=True)
-        writer.writerows(row for row in rows if row[1] not in without)
 
 
 def checkpoint(stack: Stack, name: str) -> bytes:

@@ -12,11 +12,13 @@ import pytest
 
 from expunge_client import verify_certificate
 from tests.harness.stack import Stack, running
-from tests.releases.folder import certified, unpack
+from tests.releases.folder import certified, rewrite, unpack
 from tests.releases.release import PACKAGES, ROOT
 from tests.releases.test_folders import FOLDERS
 
 LAST = FOLDERS[-1]
+PORTED = 4
+"""the version after the folder's two and the first person's"""
 
 
 @pytest.fixture
@@ -52,7 +54,12 @@ def test_processes_of_two_releases_carry_out_each_others_requests(old: dict[str,
     log = ""
     with running(home, recipes) as stack:
         new = version_of(stack)
+        (model,) = stack.client.pages("/v1/models")
         for person, process in enumerate(("worker", "scheduler", "api"), start=4):
+            if process == "scheduler":
+                rewrite(recipes)  # what the last release's worker trained no more
+                stack.client.post(f"/v1/models/{model['name']}/port", {})
+                stack.eventually(lambda: stack.head(model["name"])["number"], lambda number: number == PORTED)
             stack.restart(process, **old)
             if process == "api":
                 assert version_of(stack) == LAST.name != new

@@ -13,12 +13,8 @@ from safetensors.torch import load
 
 from expunge.service.audit.signed_note import Verifier
 from expunge.service.audit.verification import verify
-from expunge.service.infra.pseudonyms import Pepper
-from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.workers.runtime.rows_recipe import salt_of
 from expunge_client.cli.client import Client
 from tests.harness.stack import Stack
-from unlearning.rows import is_aside
 
 PROVED = {"guarantee": "proved", "noise_std": 0.01, "max_distance": 1e-5, "epsilon": 1.0, "delta": 1e-5}
 
@@ -66,24 +62,10 @@ def test_the_convolutional_digits_forget_without_a_claim(stack: Stack) -> None:
     assert after["holdout_accuracy"] > 0.8
 
 
-@pytest.mark.drill  # test_work_units.py has 130 people
-def test_recollection_keeps_a_vector_for_each_of_1437_people_with_one_image(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tests.harness.stack.PATIENCE_SECONDS", 500.0)  # half a minute of CPU
-    name = stack.live("one_image_each", fallback="hold")
-    assert stack.client.get(f"/v1/models/{name}")["method"] == "recollection"
-    request = stack.forgotten(name, subject_id="writer-of-digit-0360")
-    after = stack.head(name)
-    assert (after["number"], after["samples"], after["people"]) == (2, 1, 1)
-    assert request["models"][0]["version"] == 2
-
-
 def test_the_recipe_of_the_readme_works_as_written(stack: Stack) -> None:
     name = stack.live("tumours", "newton", **PROVED)
-    salt = salt_of(Pepper.load(stack.settings.pepper_file), DEFAULT_TENANT)
     patients = [f"patient-{number:03d}" for number in range(100, 200)]
-    stack.forgotten(name, subject_id=next(each for each in patients if not is_aside((each,), 0.2, salt, "aside")))
+    stack.forgotten(name, subject_id=next(each for each in patients if not stack.keeps_apart(each, 0.2)))
     after = stack.head(name)
     assert (after["number"], after["samples"], after["claim"]["guarantee"]) == (2, 1, "proved")
     assert after["holdout_accuracy"] > 0.85
@@ -91,9 +73,8 @@ def test_the_recipe_of_the_readme_works_as_written(stack: Stack) -> None:
 
 def test_the_readme_says_what_happens_to_somebody_kept_apart(stack: Stack) -> None:
     name = stack.live("tumours", "newton", **PROVED)
-    salt = salt_of(Pepper.load(stack.settings.pepper_file), DEFAULT_TENANT)
     patients = [f"patient-{number:03d}" for number in range(200, 300)]
-    apart = next(each for each in patients if is_aside((each,), 0.2, salt, "aside"))
+    apart = next(each for each in patients if stack.keeps_apart(each, 0.2))
     assert stack.forgotten(name, subject_id=apart)["reason"] == "in_holdout"
     assert stack.head(name)["number"] == 1
 

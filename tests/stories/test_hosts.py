@@ -25,7 +25,7 @@ from expunge_client.cli.client import Client
 from expunge_client.cli.output import CommandError
 from tests.faults.invariants import broken, left_behind, uncertified, unfinished, unreadable
 from tests.harness.hosts import ROLES, Hosts, hosts
-from tests.harness.residue import found, head_weights, load_recipe, personal, secret_of, windows
+from tests.harness.residue import CANARY, found, head_weights, personal, secret_of, windows
 from tests.harness.s3 import BUCKET, S3
 from tests.harness.servers import Postgres, Redis
 from tests.stories.conftest import SETTINGS, recipes_in
@@ -46,22 +46,21 @@ def town(
 
 @pytest.mark.drill  # on one host: test_residue.py
 def test_a_person_is_forgotten_across_hosts_and_nothing_of_them_is_left(town: Hosts) -> None:
-    canary = load_recipe("canary")
     name = town.live("canary", guarantee="proved")
-    secret = secret_of(town, name, canary.PERSON)
+    secret = secret_of(town, name, CANARY)
     assert secret is not None
     weights = windows(head_weights(town, name))
     assert found(town, [secret.share]) and found(town, weights), "the search does not even find what is there"
 
-    request = town.second.post("/v1/deletion-requests", {"subject_id": canary.PERSON}, str(uuid.uuid4()))
+    request = town.second.post("/v1/deletion-requests", {"subject_id": CANARY}, str(uuid.uuid4()))
     town.kill("worker-2")
     assert town.ended(request)["status"] == "completed", town.logs()
     town.mend()
     assert fetched(town.client, town.account.api_key, name) == 200
     assert fetched(town.second, town.account.api_key, name, "1") == 410
-    needles = [*personal(canary, secret.vector), secret.key]
+    needles = [*personal(secret.vector), secret.key]
     town.eventually(lambda: found(town, [secret.share, *weights]), lambda places: not places)
-    assert found(town, needles) == [] and secret_of(town, name, canary.PERSON) is None
+    assert found(town, needles) == [] and secret_of(town, name, CANARY) is None
     assert sound(town) == []
     certified(town, request["id"])
 

@@ -15,21 +15,29 @@ from tests.harness.process import ANY_DISTANCE
 from tests.harness.stack import Stack, running
 from tests.stories.test_deletions import expunge
 from tests.stories.test_own_training import claims_of
-from tests.workers.rows.data import lay_out
+from tests.workers.rows.data import APART, lay_out
 from tests.workers.rows.test_judge import PLAIN as HEAD
 from tests.workers.rows.test_methods import NETWORK
 
 LEAVING = (("p0",), ("p1",), ("p2",), ("p3", "p4"), ("p5",))
 """none of them is kept apart: the share is below a thousandth"""
 PROVED = {"max_distance": 1e-5, "noise_std": 0.01}
+CALIBRATED = {
+    "guarantee": "calibrated",
+    "calibration": {"alpha": 0.5, "orders": 1, "sizes": [1, 6]},
+    "max_distance": 0.01,
+    "noise_std": 10.0,
+}
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "newton": (HEAD, PROVED, "proved"),
+    "newton, calibrated": (HEAD, CALIBRATED, "calibrated"),
     "recollection": (NETWORK, {}, "none"),
     "retrain": (NETWORK, {}, "exact"),
     "safe": (NETWORK, {"options": {"reach": 0.1}}, "none"),
     "cns": (NETWORK, {}, "none"),
     "mini": (NETWORK, {}, "none"),
     "rewind": (NETWORK, {}, "none"),
+    "late": (APART, {}, "exact"),
     "shards": (NETWORK, {"options": {"shards": 2}}, "exact"),
 }
 IN_THE_SUITE = ("newton", "recollection")
@@ -44,15 +52,16 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @pytest.mark.parametrize(
-    "method", [name if name in IN_THE_SUITE else pytest.param(name, marks=pytest.mark.drill) for name in CASES]
+    "case", [name if name in IN_THE_SUITE else pytest.param(name, marks=pytest.mark.drill) for name in CASES]
 )
-def test_people_leave(service: Stack, method: str) -> None:
-    recipe, policy, guarantee = CASES[method]
-    folder = service.settings.recipes / method
+def test_people_leave(service: Stack, case: str) -> None:
+    (recipe, policy, guarantee), method = CASES[case], case.partition(",")[0]
+    written = case.replace(", ", "_")
+    folder = service.settings.recipes / written
     folder.mkdir(parents=True)
     lay_out(folder, recipe=recipe.replace("aside=0.2", "aside=0.0001"))
     (folder / "rows.py").rename(folder / "recipe.py")
-    name = service.live(method, method, max_accuracy_drop=None, fallback="hold", **policy)
+    name = service.live(written, method, max_accuracy_drop=None, fallback="hold", **policy)
     vectors = vectors_of(service)
     requests = []
     for people in LEAVING:

@@ -23,25 +23,9 @@ from tests.stories.test_tries import Try, enter
 
 pytestmark = pytest.mark.drill
 ROOT = Path(__file__).parents[2]
-TINY = (Path(__file__).parent / "recipes" / "tiny.py").read_text()
-LEDGER = (
-    TINY.replace("samples=samples()", "samples=listed(samples())")
-    + """
-
-def listed(everyone: ul.Samples) -> ul.Samples:
-    from pathlib import Path
-
-    people = set(Path(__file__).with_name("ledger.csv").read_text().split())
-    rows = [row for row in range(len(everyone.ids)) if f"tiny-person-{row // 3}" in people]
-    return ul.Samples(
-        ids=[everyone.ids[row] for row in rows],
-        subjects=[everyone.subjects[row] for row in rows],
-        inputs=everyone.inputs[rows],
-        targets=everyone.targets[rows],
-    )
-"""
-)
-"""a recipe whose people are those of a file beside it"""
+RECIPES = Path(__file__).parent / "recipes"
+LEDGER = (RECIPES / "tiny.py").read_text().replace("tiny.csv", "ledger.csv")
+TABLE = (RECIPES / "tiny.csv").read_text()
 PEOPLE = [f"tiny-person-{number}" for number in range(20)]
 
 Story = Iterator[str]
@@ -65,11 +49,11 @@ def large(stack: Stack, person: str) -> Story:
 def samples_changed(stack: Stack, person: str) -> Story:
     """The last two people are lost from the file when a worker starts: one that has read it keeps the samples."""
     file = stack.settings.recipes / "ledger.csv"
-    text = file.read_text()
-    file.write_text("\n".join(PEOPLE[:-2]))
+    lost = tuple(f",{person}," for person in PEOPLE[-2:])
+    file.write_text("".join(line for line in TABLE.splitlines(True) if not any(person in line for person in lost)))
     stack.restart("worker")
     yield blocked(stack, subject_id=person)
-    file.write_text(text)
+    file.write_text(TABLE)
 
 
 def recipe_failed(stack: Stack, person: str) -> Story:
@@ -140,7 +124,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A service on which six samples are many, with a live model ``ledger``."""
     home, recipes = tmp_path_factory.mktemp("home"), recipes_in(tmp_path_factory.mktemp("recipes"))
     (recipes / "ledger.py").write_text(LEDGER)
-    (recipes / "ledger.csv").write_text("\n".join(PEOPLE))
+    (recipes / "ledger.csv").write_text(TABLE)
     with running(home, recipes, GRACE="0.5", LARGE_REQUEST="4") as started:
         started.client.post("/v1/models", {"name": "ledger", "recipe": "ledger", "method": "recollection", "batch": 0})
         prepared = started.prepared("ledger")

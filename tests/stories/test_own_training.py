@@ -19,9 +19,6 @@ from tests.stories.recipes import writers
 
 AT_ONCE = 20
 ON_STACK = pytest.mark.parametrize("stack", ["sqlite"], indirect=True)
-NOISE = 0.061
-"""of the holdout's accuracy: over 20 seeds `late` is 1.5 points below `retrain`, and the difference has a standard
-deviation of 1.5"""
 
 
 class Consumer(threading.Thread):
@@ -56,6 +53,13 @@ def following(stack: Stack, name: str) -> Iterator[Consumer]:
         consumer.join(10)
 
 
+def write_writers(stack: Stack) -> None:
+    """Write the table of who wrote which digit."""
+    digits = range(writers.WRITERS * writers.EACH)
+    lines = [f"writers-scan-{digit},writers-{digit // writers.EACH},{digit}" for digit in digits]
+    (stack.settings.recipes / "writers.csv").write_text("\n".join(["id,person,image", *lines]) + "\n")
+
+
 def forgotten(stack: Stack, people: range) -> list[str]:
     """Delete these writers with one call, wait until everyone serves a version without them; return the requests."""
     orders = [{"subject_id": f"writers-{person}", "regulation": "gdpr"} for person in people]
@@ -79,6 +83,7 @@ def claims_of(stack: Stack, request: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("gone", [20, 200])
 @ON_STACK
 def test_people_leave_a_network_twenty_at_a_time_as_if_they_had_never_been_there(stack: Stack, gone: int) -> None:
+    write_writers(stack)
     name = stack.live("writers", "late", complete_when="served", max_accuracy_drop=None)
     with following(stack, name) as consumer:
         stack.eventually(lambda: consumer.served, bool)
@@ -90,18 +95,4 @@ def test_people_leave_a_network_twenty_at_a_time_as_if_they_had_never_been_there
     assert {claim["guarantee"] for request in requests for claim in claims_of(stack, request)} == {"exact"}
     never = stack.live("writers", "late", leave_out_forgotten=True, max_accuracy_drop=None)
     assert stack.head(never)["checkpoint_sha256"] == head["checkpoint_sha256"]
-    inputs, targets = writers.recipe().holdout
-    accuracy = float((consumer.module.eval()(inputs).argmax(dim=1) == targets).double().mean())
-    assert accuracy == pytest.approx(head["holdout_accuracy"])
-    assert accuracy > 0.8
-
-
-@pytest.mark.drill
-@ON_STACK
-def test_the_training_in_phases_is_as_accurate_as_the_one_with_everyone_at_once(stack: Stack) -> None:
-    late, plain = (
-        stack.live("writers", method, leave_out_forgotten=True, max_accuracy_drop=None)
-        for method in ("late", "retrain")
-    )
-    accuracies = [stack.head(name)["holdout_accuracy"] for name in (late, plain)]
-    assert accuracies[0] == pytest.approx(accuracies[1], abs=NOISE)
+    assert writers.accuracy(consumer.module) > 0.8

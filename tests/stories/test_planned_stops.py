@@ -24,13 +24,14 @@ from tests.harness.process import FAST
 from tests.harness.stack import Stack, running
 from tests.stories.conftest import SETTINGS, recipes_in, servers_of
 
+FOR_LONG_SECONDS = 600
 STOPS = 3
 """as many as once refused the model"""
 SOON_SECONDS = 2.0
 GRACE_SECONDS = 15.0
 """what docker-compose.yml, the units of systemd and the chart give"""
-TRAINS_SECONDS = 1.0
-"""a claim this old is in its training"""
+TRAINS_SECONDS = 6.0
+"""a claim this old is in its training; of a preparation, once its worker has written so"""
 LISTENS_SECONDS = 3.0
 """after its first heartbeat a worker hears the broker by then"""
 
@@ -59,12 +60,19 @@ def several_workers(
         yield stack
 
 
+def write_seconds(stack: Stack, seconds: int) -> None:
+    """Write the table of ``lasting``: the rows of ``tiny``, and how long a training on them takes that begins now."""
+    header, first, *others = (stack.settings.recipes / "tiny.csv").read_text().splitlines()
+    lines = [f"{header},seconds", f"{first},{seconds}", *(f"{line},0" for line in others)]
+    (stack.settings.recipes / "lasting.csv").write_text("\n".join(lines) + "\n")
+
+
 class Training:
-    """The model that is trained, until ``may_end``."""
+    """The model that is trained: for longer than a test, until its worker is stopped."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack, self.database = stack, stack.database()
-        self._may_end = stack.settings.recipes / "lasting.may_end"
+        write_seconds(stack, FOR_LONG_SECONDS)
         self.name = stack.register("lasting", "retrain")
         with self.database.read() as session:
             self.model_id = session.scalars(select(Model.id).where(Model.name == self.name)).one()
@@ -73,12 +81,6 @@ class Training:
         with self.database.read() as session:
             query = select(AuditEntry.body).where(AuditEntry.kind == kind, AuditEntry.model_id == self.model_id)
             return [json.loads(body) for body in session.scalars(query.order_by(AuditEntry.id))]
-
-    def may_end(self, yes: bool) -> None:
-        if yes:
-            self._may_end.touch()
-        else:
-            self._may_end.unlink()
 
     def worker(self, claims: str) -> str:
         """Wait until one worker is in the training and another listens; return the first."""
@@ -91,10 +93,12 @@ class Training:
                     beat.process.split(":")[1]: at - beat.started_at for beat in session.scalars(select(Heartbeat))
                 }
                 lease = session.get_one(Lease, model_lease(self.model_id))
+                phases = session.scalars(select(Generation.phase).where(Generation.model_id == self.model_id)).all()
             ages = [started.get(str(child.process.pid), 0) for child in workers.values() if child.process]
             listening = sum(age > LISTENS_SECONDS * SECOND for age in ages)
             claimed = max((entry["at"] for entry in self.entries(claims)), default=at)
-            if not (listening > 1 and lease.token and at - claimed > TRAINS_SECONDS * SECOND):
+            trains = claims == "update.claimed" or any((phase or "").startswith("train") for phase in phases)
+            if not (listening > 1 and lease.token and at - claimed > TRAINS_SECONDS * SECOND and trains):
                 return ""
             number = str(lease.owner).split(":")[1]
             return next(
@@ -103,9 +107,13 @@ class Training:
 
         return self.stack.eventually(look, bool)
 
-    def stopped(self, claims: str) -> float:
-        """Stop the worker that trains, by SIGTERM, and start it again; return the seconds until another claimed."""
+    def stopped(self, claims: str, *, next_takes: int) -> float:
+        """Stop the worker that trains, by SIGTERM, and start it again; return the seconds until another claimed.
+
+        ``next_takes``: the seconds of the training that the other one begins.
+        """
         name, count = self.worker(claims), len(self.entries(claims))
+        write_seconds(self.stack, next_takes)
         child, start = self.stack.processes[name], time.monotonic()
         child.ask_to_stop()
         self.stack.eventually(lambda: len(self.entries(claims)), lambda found: found > count)
@@ -124,14 +132,14 @@ class Training:
 @pytest.mark.parametrize("trio", ["postgres", pytest.param("sqlite", marks=pytest.mark.drill)], indirect=True)
 def test_three_planned_stops_cost_a_registration_and_a_deletion_nothing(trio: Stack) -> None:
     training = Training(trio)
-    waits = [training.stopped("preparation.claimed") for _ in range(STOPS)]
-    training.may_end(True)
+    waits = [
+        training.stopped("preparation.claimed", next_takes=takes) for takes in (*[FOR_LONG_SECONDS] * (STOPS - 1), 0)
+    ]
     state = trio.prepared(training.name)
     assert state["status"] == "live", f"{state}\n{trio.logs()}"
-    training.may_end(False)
+    write_seconds(trio, FOR_LONG_SECONDS)
     request = trio.delete(training.name, subject_id="tiny-person-2")
-    waits += [training.stopped("update.claimed")]
-    training.may_end(True)
+    waits += [training.stopped("update.claimed", next_takes=0)]
     done = trio.ended(request)
     assert (done["status"], done["samples"]) == ("completed", 3), trio.logs()
     assert max(waits) <= SOON_SECONDS, waits
@@ -152,10 +160,11 @@ def test_three_planned_stops_cost_a_registration_and_a_deletion_nothing(trio: St
 @pytest.mark.parametrize("pair", ["sqlite", pytest.param("postgres", marks=pytest.mark.drill)], indirect=True)
 def test_a_killed_worker_still_counts_as_an_attempt(pair: Stack) -> None:
     training = Training(pair)
-    pair.kill(training.worker("preparation.claimed"))
+    name = training.worker("preparation.claimed")
+    write_seconds(pair, 0)
+    pair.kill(name)
     pair.eventually(lambda: len(training.entries("preparation.claimed")), lambda count: count == 2)
     assert [entry["attempt"] for entry in training.entries("preparation.claimed")] == [1, 2]
     assert training.entries("attempt.given_back") == []
     pair.eventually(lambda: [line for line in training.log() if "taken over" in line], bool)
-    training.may_end(True)
     assert pair.prepared(training.name)["status"] == "live"

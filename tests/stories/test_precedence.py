@@ -9,6 +9,7 @@ import pytest
 
 from tests.harness.stack import Stack
 from tests.stories.test_deletions import expunge, run
+from tests.stories.test_planned_stops import FOR_LONG_SECONDS, write_seconds
 
 WORK_UNITS = 4
 
@@ -49,12 +50,13 @@ def test_the_command_line_deletes_from_every_model_and_says_where_else_a_person_
 
 
 @pytest.mark.drill
-def test_an_updater_publishes_while_the_only_worker_is_in_a_training_that_never_yields(stack: Stack) -> None:
-    """The training ends when the test says so, and that is after the deletions have ended."""
+def test_an_updater_publishes_while_the_only_worker_is_in_a_training_that_lasts(stack: Stack) -> None:
+    """The training ends with its worker, and that is after the deletions have ended."""
     small = stack.live("tiny")
     stack.start("updater")
     try:
-        long = stack.register("never_yields", method="retrain")
+        write_seconds(stack, FOR_LONG_SECONDS)
+        long = stack.register("lasting", method="retrain")
         path = f"/v1/models/{long}"
         stack.eventually(
             lambda: stack.client.get(path), lambda state: str(state["preparation"]["phase"]).startswith("train")
@@ -63,7 +65,8 @@ def test_an_updater_publishes_while_the_only_worker_is_in_a_training_that_never_
         stack.forgotten(small, subject_id="tiny-person-5")
         assert stack.client.get(path)["status"] == "preparing"
         assert stack.head(small)["number"] == 3
-        (stack.home / "tmp" / "enough").touch()
+        write_seconds(stack, 0)
+        stack.restart("worker")
         assert stack.prepared(long)["status"] == "live"
     finally:
         stack.stop("updater")

@@ -52,9 +52,8 @@ def test_a_request_without_an_idempotency_key_is_refused(stack: Stack) -> None:
     ("recipe", "method", "policy", "says"),
     [
         pytest.param("raises", "recollection", {}, "RuntimeError", id="raises"),
-        pytest.param("duplicate_ids", "recollection", {}, "twice", id="duplicate-ids"),
+        pytest.param("duplicate_ids", "recollection", {}, "an id that an earlier row has", id="duplicate-ids"),
         pytest.param("not_a_number", "recollection", {}, "NaN", id="nan"),
-        pytest.param("other_shape", "recollection", {}, "shape", id="weights-of-another-shape"),
         pytest.param("dropout", "recollection", {}, "ropout", id="dropout"),
         pytest.param("batch_norm", "recollection", {}, "BatchNorm", id="batch-norm"),
         pytest.param("undecayed_bias", "recollection", {"guarantee": "proved"}, "bias", id="undecayed-bias"),

@@ -1,4 +1,4 @@
-"""The wheels of service and client, installed apart from this repository, work in any folder.
+"""The wheels of all packages, installed apart from this repository, work in any folder.
 
 Also in one whose packages have our names.
 """
@@ -35,11 +35,14 @@ SOURCE = (
     "workers",
     "migrations",
     "client",
+    "connect",
+    "lab",
     "examples",
     "pyproject.toml",
     "README.md",
     "LICENSE",
 )
+PACKAGES = (".", "client", "connect", "lab")
 FOLDERS: dict[str, tuple[str, ...]] = {
     "hostile": ("service/__init__.py", "workers/__init__.py", "migrations/__init__.py", "celery.py", "types.py"),
     "celery": ("celery.py",),
@@ -64,13 +67,21 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, source)
-    run("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source, source / "client")
+    run(
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        folder,
+        *(source / name for name in PACKAGES),
+    )
     venv.create(environment, with_pip=False, symlinks=True)
     (site,) = environment.glob("lib/python*/site-packages")
-    for each in (each for library in sys.path if library.endswith("site-packages") for each in Path(library).iterdir()):
-        ours = each.name.startswith(("expunge", "__editable__")) or each.suffix == ".pth"
-        if not ours and not (site / each.name).exists():
-            (site / each.name).symlink_to(each)
+    libraries = [path for path in sys.path if path.endswith("-packages")]  # after ours; a world opens them, no links
+    (site / "libraries.pth").write_text("\n".join(libraries) + "\n")
     run("-m", "pip", "install", "-q", "--no-deps", "--target", site, *folder.glob("expunge*.whl"))
     program = environment / "bin" / "expunge"  # as pip writes it where it installs into its own environment
     program.write_text(

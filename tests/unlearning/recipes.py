@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -59,3 +60,22 @@ def softmax(count: int = 60, bias: bool = False, **training: Any) -> ul.Recipe:
     y = (x[:, :3] + 0.7 * draw(count, 3, seed=1)).argmax(dim=1)
     settings = {"epochs": 0, "weight_decay": 1e-2, "converge": 1e-10, **training}
     return recipe(lambda: nn.Linear(6, 3, bias=bias), x, y, people=12, **settings)
+
+
+@dataclass(frozen=True)
+class ReadRows:
+    """Rows that are not held: they are read by blocks."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.inputs[0].nbytes + self.targets[0].nbytes
+
+    def read(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        for part in parts:
+            yield self.inputs[part], self.targets[part]

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
 
+from benchmarks.digits import digits
 from unlearning import Problem, Recipe
 from unlearning.model.convex import converge, distance_bound
 from unlearning.model.training import batch_of, step_gradient, train
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "digits"
-
-
-def load(name: str) -> Recipe:
-    spec = importlib.util.spec_from_file_location(f"digits_{name}", EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.recipe()
-
 
 @pytest.fixture(scope="module", params=["recipe", "convolutional"])
 def recipe(request: pytest.FixtureRequest) -> Recipe:
-    return load(request.param)
+    return digits(request.param)
 
 
 def test_the_real_digits_belong_to_a_hundred_people(recipe: Recipe) -> None:
@@ -33,20 +22,13 @@ def test_the_real_digits_belong_to_a_hundred_people(recipe: Recipe) -> None:
     assert set(recipe.samples.targets.tolist()) == set(range(10))
 
 
-def test_the_same_digits_and_people_come_back_each_time(recipe: Recipe) -> None:
-    again = load("recipe" if recipe.training.converge else "convolutional")
-    assert again.samples.ids == recipe.samples.ids and again.samples.subjects == recipe.samples.subjects
-    assert torch.equal(again.samples.inputs, recipe.samples.inputs)
-    assert torch.equal(again.holdout[0], recipe.holdout[0])
-
-
 def test_holdout_and_training_share_no_digit(recipe: Recipe) -> None:
     rows = {tuple(row.flatten().tolist()) for row in recipe.samples.inputs}
     assert not rows & {tuple(row.flatten().tolist()) for row in recipe.holdout[0]}
 
 
 def test_softmax_features_depend_on_their_own_row_alone() -> None:
-    recipe = load("recipe")
+    recipe = digits()
     rows = recipe.samples.inputs
     assert rows.shape == (1437, 65)
     assert torch.allclose(rows[:, :64].norm(dim=1), torch.ones(1437), atol=1e-6)
@@ -54,7 +36,7 @@ def test_softmax_features_depend_on_their_own_row_alone() -> None:
 
 
 def test_softmax_regression_reaches_its_accuracy_and_a_provable_optimum() -> None:
-    recipe = load("recipe")
+    recipe = digits()
     problem, examples = Problem(recipe), recipe.samples.examples()
     weights = train(problem, examples).weights
     assert weights.dtype == torch.float64
@@ -67,7 +49,7 @@ def test_softmax_regression_reaches_its_accuracy_and_a_provable_optimum() -> Non
 
 
 def test_the_convolutional_network_learns_at_a_stable_step_size() -> None:
-    recipe = load("convolutional")
+    recipe = digits("convolutional")
     problem, examples = Problem(recipe), recipe.samples.examples()
     learned = train(problem, examples)
     assert problem.accuracy(learned.weights, *recipe.holdout) >= 0.93

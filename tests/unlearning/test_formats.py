@@ -27,7 +27,6 @@ from safetensors.numpy import save as save_tensors
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
-from unlearning.fitted import written
 from unlearning.formats import ARCHIVE, FORMATS, archive_of, format_of
 
 DRAWS = np.random.default_rng(0)
@@ -149,7 +148,6 @@ REAL: dict[str, tuple[str, bytes]] = {
     "array of nothing": ("npy without objects", array(np.zeros((0, 3)))),
     "several files": (ARCHIVE, archive_of({"model.txt": leaves(), "scaler.npz": arrays(mean=X), "words.json": b"{}"})),
     "arrays": ("zip of JSON and arrays", arrays(a=X, b=Y)),
-    "ul.sklearn": ("zip of JSON and arrays", written([MODEL])),
     "skops": ("zip of JSON and arrays", zipped(schema_json=b'{"__class__": "X"}', a_npy=array(X), b_npz=arrays(a=X))),
     "skops, compressed": ("zip of JSON and arrays", zipped(zipfile.ZIP_DEFLATED, schema_json=b"{}", a_npy=array(X))),
     "Keras": ("zip of JSON and arrays", zipped(**KERAS, model_h5=HDF5)),

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 import unlearning as ul
-from unlearning.methods.late import Late
-from unlearning.model.parts import parts_of
+from unlearning.methods.retrain import Retrain
 from unlearning.model.problem import Problem
-from unlearning.types import ForgetSet, Learned
+from unlearning.model.training import train
+from unlearning.types import ForgetSet
 
 CITIES = ("Oslo", "Rome", "Bonn")
 PACK = ul.Pack(
@@ -104,7 +104,7 @@ def test_wrong_fields_and_rows_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["arrow", "pandas", "parquet", "polars"])
-def test_samples_come_from_a_frame(kind: str, tmp_path: Path) -> None:
+def test_a_frame_of_any_kind_is_packed_alike(kind: str, tmp_path: Path) -> None:
     table = pa.Table.from_pylist(
         [
             row | {"id": f"s{place}", "who": f"p{place % 2}", "y": place, "w": 1.0 + place}
@@ -116,14 +116,7 @@ def test_samples_come_from_a_frame(kind: str, tmp_path: Path) -> None:
     if kind == "polars":
         polars = pytest.importorskip("polars", reason="unverified here: polars is not installed")
         frame = polars.read_parquet(tmp_path / "t.parquet")
-    samples = ul.Samples.from_frame(frame, id="id", person="who", target="y", inputs=PACK, weight="w")
-    assert [*samples.ids] == ["s0", "s1", "s2"] and samples.people == (("p0",), ("p1",), ("p0",))
-    assert torch.equal(samples.inputs, PACK.encode(table))  # type: ignore[arg-type]
-    assert samples.weight is not None and samples.weight.tolist() == [1.0, 2.0, 3.0]
-    plain = ul.Samples.from_frame(frame, id="id", person="who", target="y", inputs=["number", "y"])
-    assert plain.inputs[:, 1].tolist() == [0, 1, 2]  # type: ignore[index]
-    with pytest.raises(ul.RecipeError, match="lacks the columns no"):
-        ul.Samples.from_frame(frame, id="id", person="who", target="no", inputs=PACK)
+    assert torch.equal(PACK.encode(frame), PACK.encode(table))
 
 
 @pytest.mark.parametrize("inputs", [{"a": torch.ones(2)}, np.ones((2, 1)), [[1], [2, 3]], pd.DataFrame({"a": [1, 2]})])
@@ -154,14 +147,6 @@ class Mixed(nn.Module):
         )
 
 
-def fit(run: ul.Run) -> None:
-    optimizer = torch.optim.Adam(run.model.parameters(), lr=0.05)
-    for _ in range(max(1, round(3 * run.share))):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(run.model(run.inputs), run.targets).backward()
-        optimizer.step()
-
-
 def test_a_deletion_of_a_mixed_model_equals_a_training_without_the_person() -> None:
     draw = np.random.default_rng(0)
     frame = {
@@ -175,17 +160,16 @@ def test_a_deletion_of_a_mixed_model_equals_a_training_without_the_person() -> N
     }
     x, y = PACK.encode(frame), torch.arange(60) % 2
     samples = ul.Samples([f"s{k}" for k in range(60)], [f"p{k // 3}" for k in range(60)], x, y)
-    recipe = ul.Recipe(Mixed, samples, (x[:10], y[:10]), "cross_entropy", train=fit)
+    training = ul.Training(epochs=3, learning_rate=0.05, optimizer=ul.AdamW())
+    recipe = ul.Recipe(Mixed, samples, (x[:10], y[:10]), "cross_entropy", training)
     problem, examples = Problem(recipe), samples.examples()
     gone = examples.positions[examples.people.where(lambda person: person == "p4")]
     left = ForgetSet(frozenset({"p4"}), tuple(gone.tolist()))
-    method = Late()
-    state = method.prepare(problem, examples, Learned(problem.initial()))
+    method = Retrain()
+    state = method.prepare(problem, examples, train(problem, examples))
     found = method.forget(problem, state, left, examples.without(gone), torch.Generator()).state.weights
-    cold = method.prepare(problem, examples.without(gone), Learned(problem.initial())).weights
+    cold = train(problem, examples.without(gone)).weights
     assert torch.equal(found, cold) and not torch.equal(found, state.weights)
-    names = [part.name for part in parts_of(recipe)]
-    assert any("categories" in name for name in names), names
 
 
 def test_categories_that_were_taken_from_the_people_are_another_part() -> None:

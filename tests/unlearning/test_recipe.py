@@ -14,19 +14,6 @@ X, Y = torch.randn(3, 2), torch.tensor([0, 1, 0])
 IDS, PEOPLE = ["a", "b", "c"], ["p", "p", "q"]
 
 
-class Pairs:
-    """A map-style dataset."""
-
-    def __init__(self, items: list[tuple[Any, Any]]) -> None:
-        self.items = items
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        return self.items[index]
-
-
 def test_importing_the_package_and_naming_the_methods_does_not_load_torch() -> None:
     code = "import sys, unlearning, unlearning.methods; unlearning.methods.NAMES; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -49,11 +36,10 @@ def test_an_unknown_name_of_the_package_is_an_attribute_error() -> None:
         ((IDS, ["p", "q"], X, Y), "differ in length"),
         ((IDS, PEOPLE, X[:2], Y), "differ in length"),
         ((IDS, PEOPLE, X, Y[:2]), "differ in length"),
-        ((IDS, PEOPLE, X, None), "targets are missing"),
+        ((IDS, PEOPLE, X, None), "a Tensor and a NoneType"),
         (([], [], X[:0], Y[:0]), "no samples"),
         ((IDS, PEOPLE, torch.tensor([[0.0, 1.0], [float("nan"), 0.0], [0.0, 0.0]]), Y), "first at index 1"),
         ((IDS, PEOPLE, X, torch.tensor([0.0, float("inf"), 1.0])), "targets hold NaN or infinity"),
-        ((IDS, PEOPLE, Pairs([(X[0], 0)] * 3), Y), "Leave targets out"),
     ],
 )
 def test_unusable_samples_are_refused_with_the_value(arguments: tuple[Any, ...], message: str) -> None:
@@ -65,24 +51,6 @@ def test_a_sample_may_name_several_subjects_in_any_order() -> None:
     samples = ul.Samples(IDS, ["p", ["r", "q", "r"], ("q",)], X, Y)
     assert samples.people == (("p",), ("q", "r"), ("q",))
     assert samples.examples().people == ("p", "q+r", "q")
-
-
-def test_a_dataset_of_pairs_stacks_into_tensors() -> None:
-    inputs, targets = ul.Samples(IDS, PEOPLE, Pairs([(row, index) for index, row in enumerate(X)])).tensors()
-    assert torch.equal(inputs, X)
-    assert torch.equal(targets, torch.arange(3))
-
-
-@pytest.mark.parametrize(
-    ("items", "message"),
-    [
-        ([(X[0], 0), (X[1], 1), (torch.zeros(3), 0)], "do not stack"),
-        ([(X[0], 0), (torch.tensor([float("nan"), 0.0]), 1), (X[2], 0)], "NaN"),
-    ],
-)
-def test_a_dataset_that_does_not_fit_is_refused(items: list[tuple[Any, Any]], message: str) -> None:
-    with pytest.raises(ul.RecipeError, match=message):
-        ul.Samples(IDS, PEOPLE, Pairs(items)).tensors()
 
 
 @pytest.mark.parametrize(

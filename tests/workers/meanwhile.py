@@ -1,21 +1,17 @@
-"""What the tests' recipes read when they run: data that may change, and something that happens meanwhile."""
+"""The people of the tests' tables, and something that happens while a recipe runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
+
+from expunge.workers.runtime import build, world_model
 
 HAPPENINGS: list[Callable[[], None]] = []
 """each is called once, the next time that a recipe runs"""
-DROPPED: set[str] = set()
-"""ids of samples that the recipe does not give any more"""
-SCALE: dict[str, float] = {}
-"""sample id -> factor on its inputs"""
-JOINED: set[str] = set()
-"""people who came since"""
-WEIGHT: dict[str, float] = {}
-"""sample id -> another weight than its own"""
 
 
 def happen() -> None:
@@ -23,20 +19,24 @@ def happen() -> None:
         HAPPENINGS.pop(0)()
 
 
-def reset() -> None:
-    HAPPENINGS.clear()
-    DROPPED.clear()
-    SCALE.clear()
-    WEIGHT.clear()
-    JOINED.clear()
+def watch_for_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what is to happen do so before the next world is made, in the process that asks for it."""
+
+    def happens_first(make_world: Callable[..., Any]) -> Callable[..., Any]:
+        def make(*given: Any, **settings: Any) -> Any:
+            happen()
+            return make_world(*given, **settings)
+
+        return make
+
+    for room in (build, world_model):
+        monkeypatch.setattr(room, "make_world", happens_first(room.make_world))
 
 
 def people(count: int = 12, each: int = 3) -> tuple[list[str], list[str], torch.Tensor, torch.Tensor]:
-    """Ids, subjects, inputs (n, 4) and targets (n,) of two classes."""
+    """Ids, subjects, inputs (n, 4) and targets (n,) of two classes: what the tables hold."""
     random = torch.Generator().manual_seed(1)
     inputs = torch.randn(count * each, 4, generator=random)
     targets = (inputs[:, 0] + 0.3 * torch.randn(count * each, generator=random) > 0).long()
     ids = [f"s{index}" for index in range(count * each)]
-    inputs = inputs * torch.tensor([SCALE.get(name, 1.0) for name in ids]).unsqueeze(1)
-    left = [index for index, name in enumerate(ids) if name not in DROPPED]
-    return [ids[i] for i in left], [f"p{i // each}" for i in left], inputs[left], targets[left]
+    return ids, [f"p{index // each}" for index in range(count * each)], inputs, targets

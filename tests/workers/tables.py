@@ -9,30 +9,16 @@ from pathlib import Path
 
 from tests.workers.worlds import World
 
-RECIPE = """import csv
-from pathlib import Path
-
-import torch
+RECIPE = """import torch
 import unlearning as ul
 
-TABLE = Path(__file__).with_name("people.csv")
 
-
-def recipe():
-    with TABLE.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    everyone = ul.Samples(
-        ids=[row["id"] for row in rows],
-        subjects=[row["person"] for row in rows],
-        inputs=torch.tensor([[float(row["a"]), float(row["b"]), 1.0] for row in rows]),
-        targets=torch.tensor([int(row["label"]) for row in rows]),
-    )
-    samples, holdout, people = everyone.split(0.2)
+def recipe(rows: ul.Rows = ul.table("people.csv", person="person", id="id")) -> ul.Recipe:
+    inputs = torch.cat([rows.tensor("a", "b").float(), torch.ones(len(rows), 1)], dim=1)
     return ul.Recipe(
         model=lambda: torch.nn.Linear(3, 2, bias=False),
-        samples=samples,
-        holdout=holdout,
-        holdout_subjects=people,
+        samples=rows.samples(inputs, rows["label"], at=rows["__row"]),
+        holdout=(torch.tensor([[1.0, 0.0, 1.0], [-1.0, 0.0, 1.0]]), torch.tensor([1, 0])),
         loss="cross_entropy",
         training=ul.Training(epochs=5, learning_rate=0.5, weight_decay=0.1, converge=1e-8),
     )

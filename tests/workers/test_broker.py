@@ -15,6 +15,7 @@ import redis
 from expunge.service.infra.broker.notify import QUEUE, notify_one, publisher
 from expunge.service.infra.limits import Limits
 from expunge.service.infra.tables import Heartbeat
+from expunge.service.queue import BROKER_REFUSES
 from tests.harness.process import PATH_OF_TESTS, command
 from tests.workers.worlds import RECIPES, World
 
@@ -68,6 +69,31 @@ def test_a_worker_outlives_messages_that_are_none_of_ours(
     assert told.count("that Expunge did not write was dropped") == len(MALFORMED)
     assert CANARY not in told
     assert "aaaa" not in told
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_worker_says_that_the_broker_refuses_it_until_it_does_not(
+    world: World, redis_url: str, tmp_path: Path
+) -> None:
+    def refused() -> list[bool]:
+        return [bool((row.serves or {}).get(BROKER_REFUSES)) for row in world.rows_of(Heartbeat)]
+
+    user, password = "latecomer", "right"
+    url = redis_url.replace("//", f"//{user}:{password}@")
+    with redis.Redis.from_url(redis_url) as admin, (tmp_path / "log").open("wb") as log:
+        admin.execute_command("ACL", "SETUSER", user, "on", ">wrong", "~*", "&*", "+@all")
+        worker = subprocess.Popen(
+            command("worker", 0, Limits(lease_seconds=6.0)), env=environment(world, url), stdout=log, stderr=log
+        )
+        try:
+            eventually(lambda: refused() == [True], tmp_path / "log")
+            admin.execute_command("ACL", "SETUSER", user, f">{password}")
+            eventually(lambda: refused() == [False], tmp_path / "log")
+            assert worker.poll() is None
+        finally:
+            worker.terminate()
+            worker.wait(30)
+            admin.execute_command("ACL", "DELUSER", user)
 
 
 def environment(world: World, broker: str) -> dict[str, str]:

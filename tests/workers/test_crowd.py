@@ -32,6 +32,7 @@ CROWDS = (200, *(pytest.param(count, marks=pytest.mark.drill) for count in (1_00
 @pytest.mark.parametrize("waiting", CROWDS)
 def test_a_crowd_at_an_exhausted_budget_is_one_plan_one_alert_and_one_retrain(world: World, waiting: int) -> None:
     asked = {"guarantee": "proved", "epsilon": 1.0, "noise_std": 6e-5, "max_distance": 1.08e-5, "fallback": "retrain"}
+    world.write_people(2 * waiting + 10)
     model_id = world.live("crowd", "newton", **asked)
     listen(world)
     first = 0
@@ -65,6 +66,7 @@ def test_a_crowd_at_an_exhausted_budget_is_one_plan_one_alert_and_one_retrain(wo
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_an_entry_of_the_log_names_at_most_500_requests(world: World) -> None:
     """Who proves one entry is sent all of it."""
+    world.write_people(510)
     model_id = world.live("crowd", "newton")
     orders = [intake.Order(subject_id=f"p{index}") for index in range(501)]
     with world.database.write() as session:

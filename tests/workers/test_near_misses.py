@@ -109,6 +109,8 @@ def test_what_was_decided_about_an_id_holds_for_a_model_in_preparation_and_for_t
 def test_an_id_is_asked_about_when_the_model_that_might_have_known_it_is_not_published(
     world: World, text: str, recipe: str, ended: str
 ) -> None:
+    if recipe == "crowd":
+        world.write_people(40)
     world.live(recipe, name="first")
     second = world.register("bad" if ended == "refused" else "convex", name="second")
     request = world.delete(text)

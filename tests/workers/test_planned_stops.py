@@ -17,22 +17,20 @@ from typing import Any
 import pytest
 
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import CalibrationOrder, Generation, Lease, Model, WorkUnit
+from expunge.service.infra.tables import CalibrationOrder, Generation, Lease, Model
 from expunge.service.models import plan_new_data
 from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.queue import promotion, publication
 from expunge.workers.app import Worker
-from expunge.workers.runtime import drain, fresh, worlds
-from expunge.workers.runtime.fresh import Lost
+from expunge.workers.runtime import drain, worlds
 from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.training import calibrate, parts, prepare, start, units
+from expunge.workers.runtime.worlds import Lost
+from expunge.workers.training import calibrate, prepare, start
 from expunge.workers.update import run
 from tests.faults.invariants import broken
 from tests.workers.rows.data import APART, lay_out
-from tests.workers.training.test_calibrate import ASKED
-from tests.workers.training.test_parts import OPTIONS, people_apart
-from tests.workers.training.test_work_units import keep_lease
-from tests.workers.worlds import World, open_world
+from tests.workers.rows.test_calibrate import ASKED
+from tests.workers.worlds import World, keep_lease, open_world
 
 GIVEN_BACK = "attempt.given_back"
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -47,7 +45,6 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
             monkeypatch.setattr(drain, name, value)
 
     reset()
-    monkeypatch.setattr(fresh, "_servers", [])
     monkeypatch.setattr(worlds, "_templates", [])  # an earlier test's may have been killed: its children cannot be read
     return reset
 
@@ -105,10 +102,16 @@ IN_AN_UPDATE = {
     "store": (run, "write_draft"),
     "publish": (run, "publish"),
 }
+QUICK = ("train", "forget", "publish")
+
+
+def quick(phases: dict[str, Any]) -> list[Any]:
+    """Leave to the drills what stands beside the longest phase and the last."""
+    return [pytest.param(phase, marks=() if phase in QUICK else pytest.mark.drill) for phase in phases]
 
 
 @ON_SQLITE
-@pytest.mark.parametrize("phase", IN_A_PREPARATION)
+@pytest.mark.parametrize("phase", quick(IN_A_PREPARATION))
 def test_a_stop_in_a_preparation_costs_no_attempt(
     world: World, monkeypatch: pytest.MonkeyPatch, new_process: Callable[[], None], phase: str
 ) -> None:
@@ -125,7 +128,7 @@ def test_a_stop_in_a_preparation_costs_no_attempt(
 
 
 @ON_SQLITE
-@pytest.mark.parametrize("phase", IN_AN_UPDATE)
+@pytest.mark.parametrize("phase", quick(IN_AN_UPDATE))
 def test_a_stop_in_an_update_costs_no_attempt(
     world: World, monkeypatch: pytest.MonkeyPatch, new_process: Callable[[], None], phase: str
 ) -> None:
@@ -209,36 +212,26 @@ def test_a_stop_in_a_retrain_gives_the_candidate_back(
     assert world.head(model_id).number == 2
 
 
-SHARED = [
-    ("shared_out", "recollection", {}, units.VectorUnits, WorkUnit),
-    ("network", "shards", {"options": OPTIONS}, parts.PartUnits, WorkUnit),
-    ("convex", "newton", ASKED, calibrate.CalibrationUnits, CalibrationOrder),
-]
-
-
 @pytest.mark.both_engines
-@pytest.mark.parametrize(("recipe", "method", "policy", "kind", "record"), SHARED)
 def test_a_stop_in_a_unit_gives_it_back_with_the_claim_and_keeps_those_that_are_done(
     world: World,
     monkeypatch: pytest.MonkeyPatch,
     new_process: Callable[[], None],
-    recipe: str,
-    method: str,
-    policy: dict[str, Any],
-    kind: Any,
-    record: Any,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    model_id = world.register(recipe, method, **policy)
-    asks_at(monkeypatch, kind, "compute", late=True)
+    model_id = world.register("convex", "newton", **ASKED)
+    asks_at(monkeypatch, calibrate.CalibrationUnits, "compute", late=True)
     stopped(world, model_id)
-    rows = world.rows_of(record)
+    rows = world.rows_of(CalibrationOrder)
     assert [row.done_at is not None for row in rows].count(True) == 1
     assert [row.owner for row in rows if row.done_at is None] == [None] * (len(rows) - 1)
     assert world.kinds().count(GIVEN_BACK) == 1 and world.generation(model_id).attempts == 0
     new_process()
+    caplog.set_level(logging.INFO)
     with monkeypatch.context() as patch:
         patch.setattr(prepare, "begin", None)  # what was trained is not trained again
         open_world(world.settings).work(model_id)
+    assert "resumed: the orders that are done are kept" in caplog.messages
     assert world.model(model_id).status == "live", world.model(model_id).reason
 
 
@@ -246,67 +239,17 @@ def test_a_stop_in_a_unit_gives_it_back_with_the_claim_and_keeps_those_that_are_
 def test_a_helper_that_is_stopped_gives_its_unit_back(
     world: World, monkeypatch: pytest.MonkeyPatch, new_process: Callable[[], None]
 ) -> None:
-    model_id = world.register("shared_out")
-    asks_at(monkeypatch, units.VectorUnits, "compute", late=True)
+    model_id = world.register("convex", "newton", **ASKED)
+    asks_at(monkeypatch, calibrate.CalibrationUnits, "compute", late=True)
     stopped(world, model_id)
     new_process()
     assert world.claim(model_id, seconds=600) is not None
     keep_lease(world, model_id)
     helper = open_world(world.settings)
-    asks_at(monkeypatch, units.VectorUnits, "holders_of")
+    asks_at(monkeypatch, calibrate.CalibrationUnits, "_errors_in_worlds")
     stopped(helper, model_id)
-    assert [row.owner for row in world.rows_of(WorkUnit) if row.done_at is None] == [None] * 3
+    assert [row.owner for row in world.rows_of(CalibrationOrder) if row.done_at is None] == [None] * 3
     assert world.kinds().count(GIVEN_BACK) == 1, "the claim is another's"
-
-
-@ON_SQLITE
-def test_a_stop_between_two_parts_of_an_update_leaves_it_to_another(
-    world: World, monkeypatch: pytest.MonkeyPatch, new_process: Callable[[], None]
-) -> None:
-    model_id = world.live("network", "shards", options=OPTIONS)
-    monkeypatch.setattr(parts, "WORTH_SECONDS", 0.0)
-    monkeypatch.setattr(parts, "others_take", lambda *_: True)
-    requests = [world.delete(person) for person in people_apart(world, model_id)[:2]]
-    asks_at(monkeypatch, parts.LeavingUnits, "compute", late=True)
-    stopped(world, model_id)
-    assert [world.task(request).attempts for request in requests] == [0, 0]
-    assert world.kinds().count(GIVEN_BACK) == 1
-    new_process()
-    open_world(world.settings).work(model_id)
-    assert [world.request(request).status for request in requests] == ["completed", "completed"]
-    assert world.rows_of(WorkUnit) == [] and broken(world.database) == []
-
-
-@ON_SQLITE
-def test_a_training_in_a_fresh_process_is_killed_and_not_waited_for(
-    world: World, settings: Settings, tmp_path: Path, new_process: Callable[[], None]
-) -> None:
-    """It says nothing of its progress and would go on for twenty seconds; the next worker's ends."""
-    recipes, lasts = tmp_path / "recipes", tmp_path / "recipes" / "lasts"
-    recipes.mkdir()
-    lasts.touch()
-    (recipes / "lasting.py").write_text(
-        "import time\nfrom pathlib import Path\nfrom tests.workers.recipes import own_training\n"
-        "def fit(run):\n"
-        f"    if Path({str(lasts)!r}).exists():\n        time.sleep(20)\n"
-        "    return own_training.fit(run)\n"
-        "def recipe():\n    from dataclasses import replace\n    return replace(own_training.recipe(), train=fit)\n"
-    )
-    here = open_world(settings.model_copy(update={"recipes": recipes}))
-    model_id = here.register("lasting", "retrain")
-    timer = threading.Timer(0.0, _ask_in_the_training)
-    timer.start()
-    begun = time.monotonic()
-    stopped(here, model_id)
-    timer.join()
-    assert time.monotonic() - ASKED_AT[-1] < 2.0, f"of {time.monotonic() - begun:g} s"
-    assert fresh._servers[0].process.wait(5) == -signal.SIGKILL
-    assert (here.kinds().count(GIVEN_BACK), here.generation(model_id).attempts) == (1, 0)
-    lasts.unlink()
-    new_process()
-    here.work(model_id)
-    assert here.model(model_id).status == "live", here.model(model_id).reason
-    here.storage.close()
 
 
 @ON_SQLITE
@@ -316,7 +259,7 @@ def test_a_part_in_a_world_is_killed_and_not_waited_for(
     lay_out(tmp_path / "recipes", recipe=APART.replace("    frame =", "    import time; time.sleep(20)\n    frame ="))
     here = open_world(settings.model_copy(update={"recipes": tmp_path / "recipes"}))
     model_id = here.register("rows", "retrain")
-    timer = threading.Timer(0.0, _ask_in_the_training, [lambda: worlds._templates, 2])  # a reader, and a world
+    timer = threading.Timer(0.0, _ask_in_the_training)
     timer.start()
     stopped(here, model_id)
     timer.join()
@@ -333,11 +276,11 @@ def test_a_part_in_a_world_is_killed_and_not_waited_for(
 ASKED_AT: list[float] = []
 
 
-def _ask_in_the_training(servers: Callable[[], list[Any]] = lambda: fresh._servers, children: int = 1) -> None:
-    """Wait until the server has forked so many processes, and ask this process to stop."""
+def _ask_in_the_training() -> None:
+    """Wait until a reader and a world were forked, and ask this process to stop."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        if servers() and len(_children(servers()[0].process.pid)) >= children:
+        if worlds._templates and len(_children(worlds._templates[0].process.pid)) == 2:
             time.sleep(1.0)
             ASKED_AT.append(time.monotonic())
             drain.ask()
@@ -347,12 +290,6 @@ def _ask_in_the_training(servers: Callable[[], list[Any]] = lambda: fresh._serve
 
 def _children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-
-
-def test_a_training_that_another_than_its_worker_ends_is_no_fault_of_the_recipe() -> None:
-    """``systemctl kill`` asks every process of the unit to end."""
-    with pytest.raises(Lost, match="another than its worker"):
-        fresh._judge({"ended": -signal.SIGTERM})
 
 
 def test_the_wait_for_the_time_bucket_ends_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

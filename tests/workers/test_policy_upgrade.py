@@ -30,12 +30,6 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "proved, because it was required": ("convex", "newton", {"min_guarantee": "proved", "guarantee": None}, {}),
     "proved, without being asked": ("convex", "newton", {"min_guarantee": "none", "guarantee": None}, {}),
     "none, by name": ("convex", "recollection", {"min_guarantee": "none", "guarantee": "none"}, {}),
-    "estimated": (
-        "descent",
-        "rewind",
-        {"min_guarantee": "estimated", "guarantee": "estimated"},
-        {"options": {"fraction": 0.9}, "noise_std": 10.0, "max_distance": 1.0},
-    ),
     "exact": ("convex", "retrain", {"min_guarantee": "exact", "guarantee": None}, {}),
 }
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ from expunge.service.api.app import create_app
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import Generation, Model, Removal, StoredVector, Task, Version
 from expunge.service.queue import block_untaken
+from expunge.service.requests import WITH_ROWS
 from expunge.service.requests.reasons import Reason, Role
 from expunge.workers.scheduler import run
 from expunge.workers.storage.checkpoint_format import encode
@@ -29,10 +28,9 @@ from expunge.workers.storage.private_state import place_of
 from tests.harness.files import path_in, root_of
 from tests.harness.ways_out import by_call, by_command
 from tests.service.queue.test_batch import in_batches
-from tests.workers import meanwhile
+from tests.workers.rows.test_calibrate import ASKED
 from tests.workers.test_bad_input import ONE_CLASS
 from tests.workers.test_served import serves
-from tests.workers.training.test_calibrate import ASKED
 from tests.workers.training.test_retrain import exhausted
 from tests.workers.worlds import World, seconds
 
@@ -246,11 +244,12 @@ def recipe_changed(scene: Scene) -> Story:
 
 
 def recipe_form(scene: Scene) -> Story:
-    """the recipe was rewritten as one with rows, over the same people"""
+    """a release before rows trained the model"""
     model_id = scene.world.live()
+    generation = scene.world.generation(model_id)
+    scene.world.change(Generation, generation.id, manifest=dict(generation.manifest or {}) | {WITH_ROWS: False})
+    scene.world.commit_anew(model_id)
     request = scene.ask(subject_id="p3")
-    folder = scene.world.settings.recipes
-    (folder / "convex.py").write_text((folder / "with_rows.py").read_text())
     scene.world.work(model_id)
     yield request
 
@@ -261,13 +260,14 @@ def recipe_refused(scene: Scene) -> Story:
 
 
 def samples_changed(scene: Scene) -> Story:
-    """the recipe lacks two samples; they are put back"""
+    """the table lacks two people; they are put back"""
     model_id = scene.world.live()
+    rows = scene.world.rows()
     request = scene.ask(subject_id="p3")
-    meanwhile.DROPPED.update({"s0", "s1"})
+    scene.world.drop_rows(*(f"s{number}" for number in range(6)))
     scene.world.work(model_id)
     yield request
-    meanwhile.reset()
+    scene.world.write_rows(rows)
 
 
 def state_damaged(scene: Scene) -> Story:
@@ -343,11 +343,12 @@ def failed(scene: Scene) -> Story:
 def retrain_refused(scene: Scene) -> Story:
     """the retrain met a sample that is not a number; it is repaired"""
     model_id = exhausted(scene.world, threshold=0.9)
+    rows = scene.world.rows()
     request = scene.ask(subject_id="p5")
-    meanwhile.SCALE["s20"] = float("nan")
+    scene.world.scale_rows(float("nan"), "s20")
     scene.world.work(model_id)
     yield request
-    meanwhile.reset()
+    scene.world.write_rows(rows)
 
 
 WAYS: tuple[tuple[Reason, Callable[[Scene], Story], str, str], ...] = (
@@ -408,10 +409,10 @@ TITLES: dict[Callable[[Scene], Story], str] = {
     environment_changed: r"The worker has torch \S+ on cpu; the model was prepared with torch \S+ on cpu\.",
     no_worker: "No running worker takes this model, which needs west.",
     recipe_changed: r"\w+\.py, or a module that it imports, differs from the one registered\.",
-    recipe_form: r"convex\.py is of another form than the recipe that the model was registered with\.",
+    recipe_form: r"The model was trained by a recipe that read its data by itself, which none does any more\.",
     recipe_refused: rf"The recipe fails: {PLACE}\.",
     tables_differ: "The database, in its table forgotten, is not what the current version was published with.*",
-    samples_changed: r"Training samples are missing or changed \(2\)\.",
+    samples_changed: r"Training samples are missing or changed \(6\)\.",
     state_damaged: "The stored state [0-9a-f]{64} is missing or damaged.",
     state_format_unknown: "The stored state [0-9a-f]{64} was written by another release of Expunge.",
     worker_lost: "The worker died three times on this request.",
@@ -485,7 +486,6 @@ def test_every_reason_that_waits_has_a_way_that_was_gone() -> None:
 )
 def test_a_request_is_resolved_by_who_it_names_and_by_what_it_says(
     world: World,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     how: str,
     reason: Reason,
@@ -493,9 +493,7 @@ def test_a_request_is_resolved_by_who_it_names_and_by_what_it_says(
     verbs: str,
     ends: str,
 ) -> None:
-    recipes = tmp_path / "recipes"
-    shutil.copytree(world.settings.recipes, recipes, ignore=shutil.ignore_patterns("__pycache__"))
-    world = world.configured(recipes=recipes, large_request=2 if reason is Reason.LARGE else 0)
+    world = world.configured(large_request=2 if reason is Reason.LARGE else 0)
     with api_of(world) as api:
         scene = Scene(world, api, key_of(world, *Scope))
         told = story(scene)

@@ -20,7 +20,8 @@ from expunge.service.infra.tenants import recipes_of
 from expunge.workers.scheduler.run import sweep
 from expunge.workers.storage import erase_due
 from expunge.workers.training.calibrate import CalibrationUnits
-from expunge.workers.training.units import VectorUnits, assist
+from expunge.workers.training.keyed_parts import KeyedParts
+from expunge.workers.training.units import assist
 from tests.workers.worlds import RECIPES, World, open_world
 
 ONE, TWO = "one", "two"
@@ -29,12 +30,14 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 def shared(settings: Settings, tmp_path: Path) -> Iterator[World]:
-    """Two tenants beside the default one. Each has a recipe ``people``; ``secret`` is the first one's alone."""
+    """Two tenants beside the default one. Each has a recipe ``convex``; ``secret`` is the first one's alone."""
     root = tmp_path / "recipes"
-    for tenant, name in ((ONE, "people"), (ONE, "secret"), (TWO, "people")):
+    for tenant, name in ((ONE, "convex"), (ONE, "secret"), (TWO, "convex")):
         folder = recipes_of(root, tenant)
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(RECIPES / "convex.py", folder / f"{name}.py")
+        for beside in ("people.py", "people.csv"):
+            shutil.copy(RECIPES / beside, folder)
     world = open_world(settings.model_copy(update={"recipes": root}))
     yield world
     world.storage.close()
@@ -86,7 +89,7 @@ def test_a_tenant_reaches_no_recipe_of_another(shared: World, ask: Ask, tenant: 
 def test_the_same_person_has_another_digest_in_every_tenant(shared: World, ask: Ask) -> None:
     digests = {}
     for tenant in (ONE, TWO):
-        assert register(ask, shared, tenant, "people") == "live"
+        assert register(ask, shared, tenant, "convex") == "live"
         with shared.database.read() as session:
             theirs = select(Membership).join(Model, Model.generation_id == Membership.generation_id)
             rows = session.scalars(theirs.where(Model.tenant_id == tenant)).all()
@@ -107,11 +110,11 @@ def test_the_same_person_has_another_digest_in_every_tenant(shared: World, ask: 
 def test_a_worker_does_no_work_of_a_tenant_that_its_settings_do_not_name(shared: World, ask: Ask) -> None:
     mine = shared.configured(tenants=TWO)
     theirs = shared.configured(tenants=ONE)
-    body = {"name": "m", "recipe": "people", "method": "recollection", "max_accuracy_drop": None}
+    body = {"name": "m", "recipe": "convex", "method": "recollection", "max_accuracy_drop": None}
     assert ask(ONE, "POST", "/v1/models", **body).status_code == 202
     model_id = shared.model_named("m")
     mine.work(model_id)
-    assert not assist(mine.process, model_id, [VectorUnits, CalibrationUnits])
+    assert not assist(mine.process, model_id, [KeyedParts, CalibrationUnits])
     model = mine.model(model_id)
     assert (model.status, mine.lease(model_id).token, model.notified_at) == ("preparing", 0, 0)
     assert sweep(shared.database, shared.process.notifier) == 1, "the bell rings again for a worker that serves them"
@@ -126,7 +129,7 @@ def test_a_worker_does_no_work_of_a_tenant_that_its_settings_do_not_name(shared:
 
 def test_a_process_destroys_no_key_of_a_tenant_that_it_does_not_serve(shared: World, ask: Ask) -> None:
     """Its key store may never have held the key: that it is not there would prove nothing."""
-    assert register(ask, shared, ONE, "people") == "live"
+    assert register(ask, shared, ONE, "convex") == "live"
     ask(ONE, "POST", "/v1/deletion-requests", subject_id="p1")
     shared.work(shared.model_named("m"))
     (erasure,) = shared.rows_of(Erasure)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import json
 import os
+import runpy
 import shutil
 import signal
+import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,13 +46,14 @@ from expunge.service.requests import identity_check, intake
 from expunge.service.requests.states import Suppress
 from expunge.workers.app import Worker
 from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
-from expunge.workers.runtime.model import ModelCache
 from expunge.workers.runtime.process import Process
 from expunge.workers.scheduler.run import LEASE as SCHEDULER
 from expunge.workers.storage import private_state
 from expunge.workers.storage.storage import Storage
 from expunge.workers.update import run
+from tests.workers import meanwhile
 from unlearning.accounting.policy import Policy
+from unlearning.recipe import Recipe
 from unlearning.types import State
 
 TENANT = "default"
@@ -151,12 +156,52 @@ class World:
         Worker(self.process, pulse).work(model_id)
         pulse.run_errands()
 
+    def recipe(self, name: str) -> Recipe:
+        """What the recipe is on all rows of its table as it is now, made in this process."""
+        return recipe_in(self.settings.recipes, name)
+
+    def rows(self, table: str = "people.csv") -> list[dict[str, str]]:
+        """The rows of a table beside this world's recipes."""
+        with (self.settings.recipes / table).open(newline="", encoding="utf-8") as file:
+            return [*csv.DictReader(file)]
+
+    def write_rows(self, rows: Iterable[Mapping[str, object]], table: str = "people.csv") -> None:
+        """Write a table beside this world's recipes anew; updates that come read it so."""
+        rows = [*rows]
+        with (self.settings.recipes / table).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+    def drop_rows(self, *ids: str, table: str = "people.csv") -> None:
+        """Remove rows from a table, as its owner may at any time."""
+        self.write_rows([row for row in self.rows(table) if row["id"] not in ids], table)
+
+    def scale_rows(self, factor: float, *ids: str, table: str = "people.csv") -> None:
+        """Multiply the numbers ``a`` to ``d`` of rows."""
+        rows = self.rows(table)
+        for row in rows:
+            if row["id"] in ids:
+                row |= {column: repr(factor * float(row[column])) for column in "abcd"}
+        self.write_rows(rows, table)
+
+    def write_people(self, count: int, table: str = "crowd.csv") -> None:
+        """Write a table of so many people with one row each."""
+        ids, people, inputs, labels = meanwhile.people(count, 1)
+        self.write_rows(
+            (
+                {"id": row, "person": person, **dict(zip("abcd", map(repr, x), strict=True)), "label": label}
+                for row, person, x, label in zip(ids, people, inputs.tolist(), labels.tolist(), strict=True)
+            ),
+            table,
+        )
+
     def claim(self, model_id: str, owner: str = "another", seconds: float = 30.0) -> Preparation | Deletions | None:
         return claim(self.database, model_id, owner, seconds)
 
-    def update(self, job: Deletions, models: ModelCache | None = None) -> Mapping[ClaimedTask, Result]:
+    def update(self, job: Deletions) -> Mapping[ClaimedTask, Result]:
         watch = Stopwatch(self.pulse())
-        return run.update(job, self.storage, models or ModelCache(self.settings), self.settings, watch)
+        return run.update(job, self.storage, self.settings, watch)
 
     def expire_lease(self, model_id: str) -> None:
         """As if the worker had died and its lease had run out."""
@@ -279,6 +324,18 @@ class World:
             return list(session.scalars(select(record)))
 
 
+def recipe_in(folder: Path, name: str) -> Recipe:
+    """What a recipe with rows is, called by hand in its folder."""
+    sys.path.insert(0, str(folder))
+    try:
+        with contextlib.chdir(folder):
+            made = runpy.run_path(f"{name}.py")["recipe"]()
+    finally:
+        sys.path.remove(str(folder))
+    assert isinstance(made, Recipe)
+    return made
+
+
 def settings_of(home: Path, database_url: str, recipes: Path = RECIPES, **changes: Any) -> Settings:
     """Return the settings of a world in ``home``, with its own copy of ``recipes``: nobody else edits its models'."""
     copies = home.parent / "recipes"
@@ -294,8 +351,24 @@ def end_schedulers_lease(world: World) -> None:
         session.execute(update(Lease).where(Lease.name == SCHEDULER).values(expires_at=0))
 
 
+def keep_lease(world: World, model_id: str) -> None:
+    """However slow this machine is, the dead worker's lease has not run out."""
+    world.change(Lease, model_lease(model_id), expires_at=2**62)
+
+
+def release_connections(world: World) -> None:
+    """Before a fork."""
+    world.storage.database.close()
+    world.storage.keys.close()
+
+
 def fork(act: Callable[[], object], **environment: str) -> int:
-    """Run ``act`` in a process of its own and return its wait status. It must open its own connections.
+    """Run ``act`` in a process of its own and return its wait status."""
+    return os.waitpid(begin(act, **environment), 0)[1]
+
+
+def begin(act: Callable[[], object], **environment: str) -> int:
+    """Begin ``act`` in a process of its own and return its process number. It must open its own connections.
 
     A child that hangs ends by SIGALRM: a lock that another thread held at the fork is never given back.
     """
@@ -312,7 +385,7 @@ def fork(act: Callable[[], object], **environment: str) -> int:
             code = 0
         finally:
             os._exit(code)
-    return os.waitpid(child, 0)[1]
+    return child
 
 
 def open_world(settings: Settings, **stores: Any) -> World:

@@ -245,13 +245,13 @@ class Policy:
 def method_by_rule(samples: int, features: int, provable: bool) -> tuple[str, str]:
     """Return the method of a policy that names none, and why: by counts, so that the same data give the same method.
 
-    ``provable``: ``newton`` has the guarantee ``proved`` on the model.
+    ``provable``: ``newton`` has the guarantee ``proved`` on the model. ``features``: of its linear head; 0 without one.
     """
+    if not provable:
+        return "retrain", "On this model newton has no proof, so it is trained again."
     if samples * features <= SMALL:
         return "retrain", f"{samples:,} samples of {features:,} numbers: training again takes no longer than an update."
-    if provable:
-        return "newton", "On this model a theorem limits how far an update is from a training without the person."
-    return "retrain", "On this model newton has no proof, so it is trained again."
+    return "newton", "On this model a theorem limits how far an update is from a training without the person."
 
 
 def place_by_rule(asked: str, bound_to: str | None) -> str:

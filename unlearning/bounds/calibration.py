@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
+from torch import Tensor
 
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem
@@ -107,29 +108,51 @@ def errors_along(
     """Return ||w~ - w_retrained||, and ||w - w_retrained|| of the weights that ``state`` has, at each size.
 
     The people in ``order`` are forgotten, one update for each size. ``state`` is what ``method.prepare`` gave for
-    ``examples``. Where the method refuses, or its weights are not finite, that size and all later ones count as
-    infinite: an order is never left out.
+    ``examples``. Where the method or the retraining refuses, or the weights are not finite, that size and all later
+    ones count as infinite: an order is never left out.
     """
-    errors: list[float] = []
-    untouched: list[float] = []
-    start, gone = state.weights.double(), 0
-    for size in sizes:
+
+    def release_next(start: State, gone: int, size: int) -> tuple[State, Tensor]:
         batch, so_far = forget_set(examples, order[gone:size]), forget_set(examples, order[:size])
         retain = left_by(examples, so_far)
         generator = torch.Generator().manual_seed(size)
+        after = release(method, problem, start, batch, retain, generator=generator).state
+        return after, train(problem, retain, planned=examples.positions, reference=reference).weights
+
+    return errors_of(state, sizes, release_next)
+
+
+def errors_of(
+    state: State, sizes: Sequence[int], release_next: Callable[[State, int, int], tuple[State, Tensor]]
+) -> OrderErrors:
+    """Return what ``errors_along`` does, of an order whose updates and retrainings are made elsewhere.
+
+    ``release_next``: (a state, how many people are forgotten in it, how many in the next one) -> the next state, and
+    the weights (d,) of a retraining without these people. A distance is measured here, of the weights that it returns.
+    """
+    errors: list[float] = []
+    untouched: list[float] = []
+    start, gone = _on_cpu(state.weights), 0
+    for size in sizes:
         try:
-            state = release(method, problem, state, batch, retain, generator=generator).state
+            state, retrained = release_next(state, gone, size)
         except (Refused, RecipeError):
             break
-        retrained = train(problem, retain, planned=examples.positions, reference=reference).weights
-        error = float((state.weights.double() - retrained.double()).norm())
+        if retrained.shape != start.shape or state.weights.shape != start.shape:
+            break
+        error = float((_on_cpu(state.weights) - _on_cpu(retrained)).norm())
         if not math.isfinite(error):
             break
         errors.append(error)
-        untouched.append(float((start - retrained.double()).norm()))
+        untouched.append(float((start - _on_cpu(retrained)).norm()))
         gone = size
     missing = (math.inf,) * (len(sizes) - len(errors))
     return OrderErrors((*errors, *missing), (*untouched, *missing))
+
+
+def _on_cpu(weights: Tensor) -> Tensor:
+    """Return weights (d,) in float64 on the CPU: a world's come from there, and a state's from the device."""
+    return weights.double().cpu()
 
 
 @dataclass(frozen=True)

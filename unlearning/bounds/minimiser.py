@@ -31,6 +31,11 @@ FEW, MANY = 3, 31
 One person may move a minimiser a thousand times as far as another, so that the median of three is a matter of chance"""
 
 
+AROUND, GIVEN = "linearised_around", "the given weights"
+DRAWN = "weights drawn at random: expect a low accuracy"
+"""what registration reports of a tangent"""
+
+
 @dataclass(frozen=True)
 class Minimiser(Bound):
     """The bound ``(||grad F_D(w)|| + rounding) / weight_decay``, in float64.
@@ -88,8 +93,8 @@ class Minimiser(Bound):
         if tangent_of(work) is None:
             return {}
         x, y = (part.to(work.device) for part in problem.recipe.holdout_tensors)
-        around = "weights drawn at random: expect a low accuracy" if drawn_start(problem) else "the given weights"
-        return {"linearised_around": around, "accuracy_there": work.accuracy(work.initial(), x, y)}
+        around = DRAWN if drawn_start(problem) else GIVEN
+        return {AROUND: around, "accuracy_there": work.accuracy(work.initial(), x, y)}
 
     def refine(self, problem: Problem, weights: Tensor, retain: Examples | None, max_distance: float) -> Tensor:
         """Run Newton's method on the retained samples until the bound is at most ``max_distance``, or no weight moves.

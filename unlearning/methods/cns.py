@@ -177,7 +177,7 @@ class Cns(Method):
             return self.damping
         if training.converge is not None:
             return 0.0
-        if recipe.train is not None or recipe.weights is not None or not isinstance(training.optimizer, SGD):
+        if recipe.weights is not None or not isinstance(training.optimizer, SGD):
             return largest
         return (1.0 - training.optimizer.momentum) / math.fsum(planned_by(problem, examples.positions).rates)
 

@@ -1,7 +1,7 @@
 """Order the people: forgetting one that joined last repeats the last part of the training.
 
 A core of the people, drawn by a hash, trains alone in the first phase; others join in later phases, and all are in
-the last (``fit.JoinOrder``). Each phase starts from the checkpoint of the one before. To forget a person,
+the last (``phases.JoinOrder``). Each phase starts from the checkpoint of the one before. To forget a person,
 the phases from the first that saw one of their samples are repeated without them; the checkpoints before it have never
 seen them.
 """
@@ -16,10 +16,10 @@ from typing import ClassVar
 import torch
 
 from unlearning.artefact import Artefact
-from unlearning.model.fit import PHASES, REUSED, JoinOrder, checkpoints_of, with_checkpoints, without_checkpoints
+from unlearning.model.descent.fitted import Fitted
 from unlearning.model.method import Method
+from unlearning.model.phases import REUSED, JoinOrder, checkpoints_of, with_checkpoints, without_checkpoints
 from unlearning.model.problem import Problem
-from unlearning.model.user_code.own_training import Fitted
 from unlearning.recipe import Recipe
 from unlearning.types import (
     Examples,
@@ -44,7 +44,7 @@ class Late(Method):
 
     Args:
         early_share: the share of the people in each phase but the last, increasing, each in (0, 1).
-        phase_shares: the share of the training's steps that each phase makes, one for each phase, with sum 1.
+        phase_shares: what share of the work each phase is, one for each phase, with sum 1.
 
     Raises:
         ValueError: no early share, shares outside (0, 1), not increasing, or of the wrong number or sum.
@@ -54,7 +54,6 @@ class Late(Method):
     exact: ClassVar[bool] = True
     trains: ClassVar[bool] = True
     assumptions: ClassVar[tuple[str, ...]] = REUSED
-    checked: ClassVar[tuple[str, ...]] = PHASES
     secret_state: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
     early_share: tuple[float, ...] = (0.5,)
@@ -79,7 +78,7 @@ class Late(Method):
         return recipe
 
     def prepare(self, problem: Problem, examples: Examples, learned: Learned, progress: Progress = silent) -> State:
-        """Train all phases. Raises Refused where it ends in a minimiser, and Ineffective where phase 1 is empty."""
+        """Train all phases. Raises Refused as ``JoinOrder.train``, and Ineffective where phase 1 is empty."""
         return self._trained(problem, examples, (), progress)
 
     def forget(
@@ -104,7 +103,7 @@ class Late(Method):
         return without_checkpoints(state, "phase")
 
     def repeats(self, problem: Problem, subjects: Collection[tuple[str, ...]]) -> float:
-        """Return the share of the steps in the phases that saw one of these samples."""
+        """Return the share of the work in the phases that saw one of these samples."""
         first = min((self.order.phase_of(problem, people) for people in subjects), default=len(self.order))
         return math.fsum(self.phase_shares[first:])
 
@@ -118,8 +117,6 @@ class Late(Method):
         joined = self.order.joined(problem, examples)
         if not bool((joined == 0).any()):
             raise Ineffective("Nobody is in phase 1 of the training.", "Raise early_share, or use retrain.")
-        if problem.fresh is not None:
-            problem.fresh.announce([self.order.plan(problem, examples, "phase", len(checkpoints))])
         fitted = self.order.train(problem, examples, "phase", checkpoints, progress)
         progress(1.0)
         state = State(fitted[-1].weights, {"joined": torch.stack([examples.positions, joined])})

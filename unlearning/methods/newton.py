@@ -104,7 +104,6 @@ class Newton(Method):
     begins_anew: ClassVar[bool] = True
     near: ClassVar[bool] = True
     follows: ClassVar[frozenset[Ingredient]] = frozenset({Ingredient.MOMENTUM, Ingredient.BALL})
-    reads_blocks: ClassVar[bool] = True
     secret_state: ClassVar[tuple[str, ...]] = (
         "The weights before noise start from those that were trained on the deleted people.",
     )

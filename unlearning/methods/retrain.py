@@ -25,11 +25,7 @@ class Retrain(Method):
     """
 
     name: ClassVar[str] = "retrain"
-    reads_blocks: ClassVar[bool] = True
     exact: ClassVar[bool] = True
-    checked: ClassVar[tuple[str, ...]] = (
-        "The training started from what model() gives, and was handed the samples of those who remain and no others.",
-    )
     secret_state: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[frozenset[Need]] = frozenset({Need.RETAINED})
 

@@ -45,13 +45,13 @@ from unlearning.accounting.certificate import Guarantee
 from unlearning.bounds.gradients import require_within
 from unlearning.bounds.rewind import RewoundEstimate, RewoundProof
 from unlearning.bounds.rewind_length import Length, Past, Wanted
+from unlearning.model.descent.fitted import Fitted
 from unlearning.model.descent.ingredients import Ingredient, require_plain
 from unlearning.model.descent.loop import descend
 from unlearning.model.descent.plan import REFERENCES, Steps
 from unlearning.model.method import INTERNAL, OF_POLICY, Bound, Method, require_followed
 from unlearning.model.problem import Problem
 from unlearning.model.training import advance, planned_by, replay, steps_per_epoch, train
-from unlearning.model.user_code.own_training import WHOLE, Fitted
 from unlearning.recipe import Recipe
 from unlearning.types import (
     Examples,
@@ -128,7 +128,7 @@ def _trained_again(method: Rewind, problem: Problem, examples: Examples, progres
         require_plain(problem.ingredients, f"steps_from {method.steps_from}", "Set steps_from to fraction")
     plan = planned_by(problem, examples.positions)
     start = len(plan.batches) - method.share_of(len(plan.batches))
-    checkpoint = descend(problem, examples, plan.before(start), WHOLE, progress=progress)
+    checkpoint = descend(problem, examples, plan.before(start), progress=progress)
     full = all(len(batch) == len(examples) for batch in plan.batches)
     facts: dict[str, Json] = {"source": "checkpoint", "full_batch": full, "chosen": {}}
     return Rewound(checkpoint, tuple(plan.batches[start:]), tuple(plan.rates), facts)
@@ -356,7 +356,7 @@ class Rewind(Method):
             everyone = len(state.tensors["positions"])
             plan = Steps(batches, rates[start:], steps_per_epoch(problem, everyone), self.reference, start)
             try:
-                return descend(problem, kept, plan, WHOLE, start=checkpoint).weights
+                return descend(problem, kept, plan, start=checkpoint).weights
             except RecipeError as error:
                 raise Refused(error.what, SLOWER) from error
         w = checkpoint.weights.to(problem.device)

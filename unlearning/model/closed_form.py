@@ -6,7 +6,8 @@ at random and on a few samples, the closed form must give what automatic differe
 module and loss: each sample's loss, each sample's gradient, and a Hessian product, to ``TOLERANCE`` of their size. A
 sample's outputs must not depend on the other samples of its batch.
 
-``require_agreement`` does this once, at registration, on a module built for it and called as any other code calls it.
+``require_agreement`` does this at registration, and on fewer samples at every update that the recipe is run for, on a
+module built for it and called as any other code calls it.
 ``require_agreement_at`` does it at every update, at the very weights of the bound.
 """
 
@@ -42,12 +43,11 @@ HINT = (
 )
 
 
-def require_agreement(problem: Problem, examples: Examples, generator: torch.Generator) -> None:
+def require_agreement(problem: Problem, examples: Examples, generator: torch.Generator, count: int = ROWS) -> None:
     """Compare the closed form with a module that the recipe builds for this, at weights from ``generator``.
 
     ``problem`` is float64, ``generator`` is on the CPU. Losses are compared on every sample, gradients and a Hessian
-    product on up to ``ROWS``. A model that is neither a linear head nor a
-    tangent passes: it has no closed form.
+    product on up to ``count``. A model that is neither a linear head nor a tangent passes: it has no closed form.
 
     Raises:
         Refused: they disagree, the objective is not convex for these targets, or the module cannot be run in float64.
@@ -59,14 +59,29 @@ def require_agreement(problem: Problem, examples: Examples, generator: torch.Gen
         require_convex_targets(model, targets)
     with _refusing_what_does_not_run():
         module = build(problem.recipe, problem.training.seed).eval().to(device=problem.device, dtype=problem.dtype)
+        _require_not_rounded(problem, module)
         own = _Own(module, _trained(problem, module))
-        some = _sample(problem, examples, ROWS, generator)
+        some = _sample(problem, examples, count, generator)
         size = _size(model, some[0])
         for scale in SCALES:
             w = _drawn(problem, generator) * (scale / size)
             _set(own.leaves, w)
             _compare(model, own, w, some, _drawn(problem, generator))
         _compare_losses(model, w, examples, module)
+
+
+def _require_not_rounded(problem: Problem, module: nn.Module) -> None:
+    """Require that the problem has the constants that the recipe gives its module, to the last bit. Raises Refused."""
+    slots = {slot.name for slot in problem.layout}
+    given = dict((*module.named_parameters(), *module.named_buffers()))
+    for name, value in (*problem.module.named_parameters(), *problem.module.named_buffers()):
+        if name in slots or name not in given or not value.dtype.is_floating_point:
+            continue
+        if not torch.equal(value, given[name]) and torch.equal(value.float(), given[name].float()):
+            raise Refused(
+                f"The model's tensor {name!r} is given in float64, and kept in float32: it would be rounded.",
+                "Give it in float32, and compute with it as it is then: torch.tensor(values, dtype=torch.float32).",
+            )
 
 
 def require_own_weights(problem: Problem, examples: Examples, generator: torch.Generator) -> None:

@@ -18,13 +18,17 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrize import is_parametrized
 
-from unlearning.model.parts import untouched
 from unlearning.model.problem import Problem
 from unlearning.types import Refused
 
 ROUND_OFF = 2.0**-53
 """of float64"""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+ANY_GLOBAL_HOOK: Callable[[], bool] = torch.nn.modules.module._has_any_global_hook
+REPLACED = ("forward", "_call_impl", "_slow_forward", "_compiled_call_impl")
+"""what an instance can replace of its class's"""
 MOST_WRITTEN_OUT = 2_000
 """weights of a Hessian that is written out (32 MB in float64)"""
 
@@ -418,3 +422,29 @@ CURVES: dict[str, Curve] = {
         classifies=True,
     ),
 }
+
+
+def untouched(module: nn.Module) -> bool:
+    """Tell whether every part does what its class says when it is called, and every parameter is separate."""
+    parameters = list(module.parameters())
+    return (
+        not ANY_GLOBAL_HOOK()
+        and all(plain_part(part) for part in module.modules())
+        and all(_plain_parameter(value) for value in parameters)
+        and len(list(module.named_parameters(remove_duplicate=False))) == len(parameters)
+    )
+
+
+def plain_part(part: nn.Module) -> bool:
+    """Tell whether a part has no hook, no replaced method and no parametrisation."""
+    own = vars(part)
+    return (
+        not any(own.get(name) for name in (*HOOKS, *REPLACED))
+        and own.get("forward") is None
+        and not is_parametrized(part)
+    )
+
+
+def _plain_parameter(value: nn.Parameter) -> bool:
+    hooks = (value._backward_hooks, getattr(value, "_post_accumulate_grad_hooks", None))
+    return type(value) is nn.Parameter and not any(hooks)

@@ -24,7 +24,6 @@ from unlearning.types import (
     Progress,
     Refused,
     State,
-    VectorSource,
     silent,
 )
 
@@ -91,14 +90,12 @@ class Method(ABC):
     ``prepare`` is called once in the life of a training and ``forget`` once per update. Both are pure: no I/O, no
     clock, no global random state. ``exact``: an update equals a cold retraining. ``near``: it aims at the retrained
     weights, so that preparation refuses it where it leaves too much of the distance. ``trains``: ``prepare`` trains
-    the model itself, and ``learned`` is the model's start. ``assumptions`` and
-    ``checked`` are a certificate's sentences where the method is exact. ``secret_state`` lists, for certificates,
-    what the method keeps that still depends on deleted people. ``follows`` names what a built-in training may use
-    beyond plain gradient steps; an exact method repeats the training with all that it uses. ``needs_no_steps``: the
-    method starts from the weights that a training ended in, whatever its steps were. ``reads_blocks``: samples that do
-    not fit into memory may be read by blocks (``Examples.blocks``), by the method and by a built-in training.
-    ``begins_anew``: an update follows from the weights and the retained samples alone, so that samples which moved
-    since cost it steps and not its aim.
+    the model itself, and ``learned`` is the model's start. ``assumptions`` are a certificate's sentences where the
+    method is exact. ``secret_state`` lists, for certificates, what the method keeps that still depends on deleted
+    people. ``follows`` names what a built-in training may use beyond plain gradient steps; an exact method repeats the
+    training with all that it uses. ``needs_no_steps``: the method starts from the weights that a training ended in,
+    whatever its steps were. ``begins_anew``: an update follows from the weights and the retained samples alone, so
+    that samples which moved since cost it steps and not its aim.
     """
 
     name: ClassVar[str]
@@ -106,10 +103,8 @@ class Method(ABC):
     near: ClassVar[bool] = False
     trains: ClassVar[bool] = False
     assumptions: ClassVar[tuple[str, ...]] = ()
-    checked: ClassVar[tuple[str, ...]] = ()
     follows: ClassVar[frozenset[Ingredient]] = frozenset()
     needs_no_steps: ClassVar[bool] = False
-    reads_blocks: ClassVar[bool] = False
     begins_anew: ClassVar[bool] = False
     secret_state: ClassVar[tuple[str, ...]] = ("The method's own state depends on the deleted people.",)
 
@@ -187,18 +182,18 @@ class Method(ABC):
 def require_followed(method: Method, recipe: Recipe) -> None:
     """Require that the method can follow the recipe's training. Raises Refused.
 
-    A training of the recipe's own can be repeated. Its steps are not known: only a method that needs none of them
-    starts from the weights that it ended in. Of the built-in training a method follows plain gradient steps, with any
-    schedule of the step size, and what it names in ``follows``. No approximating method changes a model of bytes.
+    Of the built-in training a method follows plain gradient steps, with any schedule of the step size, and what it
+    names in ``follows``; one that needs no steps follows any. No approximating method changes a model of bytes.
     """
-    if method.exact or (method.needs_no_steps and not isinstance(recipe.model, Artefact)):
+    if method.exact:
         return
-    if recipe.train is not None:
-        late = "" if isinstance(recipe.model, Artefact) else "late, "
+    if isinstance(recipe.model, Artefact):
         raise Refused(
-            f"The recipe trains the model itself (train), and {method.name} only follows the built-in training.",
-            f"Choose {late}shards or retrain, which repeat your own training.",
+            f"The recipe trains the model itself, and {method.name} only follows the built-in training.",
+            "Choose late, shards or retrain, which repeat your own training.",
         )
+    if method.needs_no_steps:
+        return
     for used, where in ingredients_of(recipe.training, build(recipe, recipe.training.seed)).items():
         if used not in method.follows:
             raise Refused(
@@ -220,53 +215,12 @@ class KeepsVectors(Protocol):
 
 @runtime_checkable
 class InParts(Protocol):
-    """A method that trains parts which know nothing of each other, on machines that share a start and the samples.
-
-    ``prepare`` and ``forget`` are ``whole`` of the ``part`` of each number that is ``unfinished`` in their start.
-    """
+    """A method that trains parts which know nothing of each other, on machines that share a start and the samples."""
 
     def start(self) -> State:
         """Return what ``prepare`` starts from."""
-
-    def left(self, state: State, gone: Sequence[int]) -> State:
-        """Return what an update starts from that forgets the samples at the positions ``gone``."""
-
-    def unfinished(self, start: State) -> list[int]:
-        """Return the numbers of the parts that are to be trained."""
 
     def chains(
         self, problem: Problem, examples: Examples, start: State
     ) -> Mapping[int, Sequence[tuple[object, Examples]]]:
         """Return what ``Fresh`` is asked for to train each unfinished part: pieces in order, each with its samples."""
-
-    def told(self, start: State) -> dict[str, Json]:
-        """Return the evidence of an update from ``start``."""
-
-    def part(self, problem: Problem, examples: Examples, start: State, number: int, progress: Progress = ...) -> State:
-        """Train one part; ``examples`` are everyone's who stays. The bits depend on the arguments alone."""
-
-    def whole(
-        self, problem: Problem, examples: Examples, start: State, parts: Mapping[int, State], progress: Progress = ...
-    ) -> State:
-        """Return the state of all parts: those that were trained, and the others as ``start`` has them."""
-
-
-@runtime_checkable
-class Divisible(KeepsVectors, Protocol):
-    """A method whose vectors can be computed for some people at a time, on independent machines."""
-
-    def divides(self, problem: Problem, learned: Learned) -> bool:
-        """Tell whether this training can be prepared in parts. Raises Refused where it cannot be prepared at all."""
-
-    def part(
-        self, problem: Problem, examples: Examples, learned: Learned, people: Sequence[str], progress: Progress = ...
-    ) -> dict[str, Tensor]:
-        """Compute the vectors of ``people``; ``examples`` are all."""
-
-    def state_for(self, problem: Problem, examples: Examples, learned: Learned, people: Sequence[str]) -> State:
-        """Return the state with the vectors of ``people`` alone; ``examples`` are all."""
-
-    def complete(
-        self, problem: Problem, examples: Examples, learned: Learned, vectors: VectorSource, progress: Progress = ...
-    ) -> State:
-        """Return what ``prepare`` returns, without its vectors, once all of them can be read from ``vectors``."""

@@ -16,14 +16,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unlearning.artefact import Artefact, Bytes
 from unlearning.model.descent.ingredients import ACTING, ingredients_of
+from unlearning.model.global_state import settings_kept, torch_draws_from
 from unlearning.model.imports import load_constants
 from unlearning.model.metrics import METRICS
-from unlearning.model.user_code.global_state import settings_kept, torch_draws_from
 from unlearning.recipe import Recipe, SampleLoss
 from unlearning.types import Examples, Progress, RecipeError
 
 if TYPE_CHECKING:
-    from unlearning.model.user_code.own_training import Fitted
+    from unlearning.model.descent.fitted import Fitted
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Slot:
 class Fresh(Protocol):
     """Carries out a part of a training in a separate process, which has run none of the recipe's code before.
 
-    ``part`` is a ``Phase``, ``Whole``, ``MemberAnswers`` or ``Merge``. What the recipe's code keeps is not in the next.
+    ``part`` is a ``Phase``, ``Whole`` or ``Merge``. What the recipe's code keeps is not in the next.
     """
 
     def __call__(self, part: object, examples: Examples, start: Fitted | None, progress: Progress) -> Fitted: ...
@@ -52,16 +52,15 @@ class Fresh(Protocol):
 class Problem:
     """The objective ``(1/n) sum_i l_i(w) + (1/2) sum_j decay_j w_j^2`` of a recipe, over w (d,) in ``dtype``.
 
-    Parameters that do not require a gradient, and buffers, are constants. Where the recipe trains by itself, or a part
-    of the model acts otherwise in training (dropout, batch normalisation), w holds the saved buffers too, integers
-    among them as numbers of ``dtype``: all that a training may change. Outputs, losses and gradients are those of the
-    model in evaluation, with buffers as constants. Weight decay covers every trained parameter except those that
-    ``Training.undecayed`` names.
+    Parameters that do not require a gradient, and buffers, are constants. Where a part of the model acts otherwise in
+    training (dropout, batch normalisation), w holds the saved buffers too, integers among them as numbers of ``dtype``:
+    all that a training may change. Outputs, losses and gradients are those of the model in evaluation, with buffers as
+    constants. Weight decay covers every trained parameter except those that ``Training.undecayed`` names.
 
     Of an ``Artefact`` w holds the bytes of the model, (any length,) uint8: it has outputs, and no gradient.
 
-    ``ingredients`` says what the built-in training uses beyond plain gradient steps; it is empty for ``train``.
-    ``fresh`` carries out the trainings of this problem; None: this process does.
+    ``ingredients`` says what the built-in training uses beyond plain gradient steps. ``fresh`` carries out the
+    trainings of this problem; None: this process does.
 
     Raises:
         RecipeError: random numbers that cannot be keyed, no trainable parameter, an unknown undecayed parameter.
@@ -77,10 +76,10 @@ class Problem:
         module = build(recipe, recipe.training.seed)
         self.artefact = module.artefact if isinstance(module, Bytes) else None
         self.dtype = dtype if self.artefact is None else torch.uint8
-        self.ingredients = ingredients_of(recipe.training, module) if recipe.train is None else {}
+        self.ingredients = ingredients_of(recipe.training, module)
         self.acts_in_training = bool(self.ingredients.keys() & ACTING)
         self.module = module.eval().to(device=self.device, dtype=dtype if self.artefact is None else None)
-        self.layout = _layout(self.module, buffers=recipe.train is not None or self.acts_in_training)
+        self.layout = _layout(self.module, buffers=self.acts_in_training)
         self.dimension = self.layout[-1].stop
         self.trained = next((slot.start for slot in self.layout if slot.buffer), self.dimension)
         """how many of the d numbers are trained parameters; the buffers lie behind them"""
@@ -265,7 +264,7 @@ def build(recipe: Recipe, seed: int) -> nn.Module:
     with settings_kept(), torch_draws_from(seed):
         module = recipe.model()
     if not isinstance(module, nn.Module):
-        fix = "Return a torch.nn.Module; a model of another library is an ul.Artefact, which train returns as bytes."
+        fix = "Return a torch.nn.Module; of another library's model return its file, ul.Published({'model.txt': ...})."
         raise RecipeError(f"model() returned a {type(module).__name__}.", fix)
     if recipe.weights is not None:
         load_constants(module, recipe.weights)

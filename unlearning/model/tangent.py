@@ -21,8 +21,7 @@ from torch import Tensor
 
 from unlearning.features.tangent import Linearised, Tangent
 from unlearning.model.curvature import activations
-from unlearning.model.linear_head import Affine, Curve, Scores, Summed, curve_of, gamma, head_of
-from unlearning.model.parts import plain_part
+from unlearning.model.linear_head import Affine, Curve, Scores, Summed, curve_of, gamma, head_of, plain_part
 from unlearning.model.problem import Problem, build
 from unlearning.types import Refused
 

@@ -14,7 +14,6 @@ from unlearning.model.descent.loop import descend
 from unlearning.model.descent.plan import Steps, denominator_of
 from unlearning.model.imports import require_same_accuracy
 from unlearning.model.problem import Problem, build
-from unlearning.model.user_code.own_training import WHOLE, Fitted, train_by_recipe
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, Learned, Progress, RecipeError, Trajectory, silent
 
@@ -34,11 +33,6 @@ class Batch:
 @dataclass(frozen=True)
 class Whole:
     """A training in one piece."""
-
-    def carried_out(self, problem: Problem, examples: Examples, _start: Fitted | None, progress: Progress) -> Fitted:
-        """Train, and return the trajectory among the tensors."""
-        learned = train(problem, examples, progress=progress)
-        return Fitted(learned.weights, {} if learned.trajectory is None else learned.trajectory.tensors())
 
 
 def schedule(problem: Problem, positions: Tensor) -> Iterator[Tensor]:
@@ -141,8 +135,8 @@ def train(
     published. The batch order is that of ``planned`` (default: of ``examples``); those that are not among ``examples``,
     and those in ``omit``, are left out of their batches; initialisation, batch order and step sizes stay those of the
     full training. A batch that is left empty steps by weight decay alone. ``reference`` says what a thinned batch is
-    divided by: those present, or |B_t|. Where the recipe trains by itself, or in a fresh process, it is handed the
-    kept samples, and neither ``planned`` nor ``reference`` means anything.
+    divided by: those present, or |B_t|. A training in a world is handed the kept samples, and neither ``planned`` nor
+    ``reference`` means anything.
 
     A training that is more than plain gradient steps (``Problem.ingredients``) leaves no trajectory.
 
@@ -153,14 +147,11 @@ def train(
     if len(kept) == 0:
         raise RecipeError("No sample is left to train on.", "Retire the model instead.")
     if problem.fresh is not None:
-        found = problem.fresh(Whole(), kept, None, progress)
-        return Learned(found.weights, Trajectory.from_tensors(found.tensors) if found.tensors else None)
-    if problem.recipe.train is not None:
-        return Learned(train_by_recipe(problem, kept, progress=progress).weights)
+        return Learned(problem.fresh(Whole(), kept, None, progress).weights)
     everyone = examples.positions if planned is None else planned
     if problem.ingredients:
         plan = planned_by(problem, everyone, reference)
-        return Learned(descend(problem, kept, plan, WHOLE, progress=progress).weights)
+        return Learned(descend(problem, kept, plan, progress=progress).weights)
     learned = _descend(problem, everyone, kept, reference, progress)
     if problem.training.converge is None:
         return learned
@@ -179,7 +170,7 @@ def retrained(
     Raises:
         RecipeError, Refused: as ``train``.
     """
-    if problem.training.converge is None or problem.recipe.train is not None or problem.ingredients:
+    if problem.training.converge is None or problem.fresh is not None or problem.ingredients:
         return train(problem, examples, omit=omit, reference=reference).weights
     kept = examples.without(torch.tensor(omit, dtype=torch.int64))
     return _minimiser(problem, w, kept, denominator_of(reference, len(examples), len(kept)))

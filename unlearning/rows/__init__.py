@@ -5,7 +5,7 @@ byte, what would be read had they never been in the source.
 """
 
 from unlearning.rows._call import call_recipe, with_holdout
-from unlearning.rows._file import rows_from_bytes, rows_to_bytes
+from unlearning.rows._file import rows_from_bytes, rows_to_bytes, write_rows
 from unlearning.rows._maps import (
     MapFunction,
     MappedBefore,
@@ -14,21 +14,26 @@ from unlearning.rows._maps import (
     map_block,
 )
 from unlearning.rows._open import OpenSource, RowUnits, open_rows, read_source
-from unlearning.rows._paths import open_public
+from unlearning.rows._paths import open_public, path_beneath
 from unlearning.rows._people import is_aside
+from unlearning.rows._read import to_arrow
 from unlearning.rows._rows import Rows, set_apart
 from unlearning.rows._run import RunParameter, TrainingRun, run
 from unlearning.rows.declarations import (
     PublicFile,
+    ReaderSource,
     Source,
+    WeightsFile,
     arrays,
     folder,
     public,
     query,
+    reader,
     source_from_json,
     source_to_json,
     table,
     via,
+    weights,
 )
 from unlearning.rows.published import Published
 
@@ -38,11 +43,13 @@ __all__ = [
     "OpenSource",
     "PublicFile",
     "Published",
+    "ReaderSource",
     "RowUnits",
     "Rows",
     "RunParameter",
     "Source",
     "TrainingRun",
+    "WeightsFile",
     "arrays",
     "block_to_bytes",
     "blocks_from_bytes",
@@ -52,9 +59,11 @@ __all__ = [
     "map_block",
     "open_public",
     "open_rows",
+    "path_beneath",
     "public",
     "query",
     "read_source",
+    "reader",
     "rows_from_bytes",
     "rows_to_bytes",
     "run",
@@ -62,6 +71,9 @@ __all__ = [
     "source_from_json",
     "source_to_json",
     "table",
+    "to_arrow",
     "via",
+    "weights",
     "with_holdout",
+    "write_rows",
 ]

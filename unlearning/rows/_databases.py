@@ -129,21 +129,22 @@ def _shadow_in_sqlite(
     name, cell = _quoted(table), f"CAST({_quoted(column)} AS TEXT) COLLATE BINARY"
     columns = [row[1] for row in connection.execute(f"PRAGMA main.table_info({name})")]
     _require_column(query, table, columns)
-    kinds = connection.execute(f"SELECT DISTINCT typeof({_quoted(column)}) FROM main.{name}")  # noqa: S608
+    # the names in these statements are quoted, or our own
+    kinds = connection.execute(f"SELECT DISTINCT typeof({_quoted(column)}) FROM main.{name}")  # noqa: S608  # nosec B608
     for (kind,) in kinds:
         if kind not in ("text", "integer", "null"):
             raise refused_type(column, f"{kind} in the table {table!r}")
-    cells = [row[0] for row in connection.execute(f"SELECT DISTINCT {cell} FROM main.{name}")]  # noqa: S608
+    cells = [row[0] for row in connection.execute(f"SELECT DISTINCT {cell} FROM main.{name}")]  # noqa: S608  # nosec B608
     gone, number = shadow
     connection.executemany(
-        f"INSERT INTO {gone} VALUES (?)",  # noqa: S608
+        f"INSERT INTO {gone} VALUES (?)",  # noqa: S608  # nosec B608
         [(text,) for text in _cells_of_gone(query, table, cells, who)],
     )
     connection.execute(
-        f"CREATE TEMPORARY VIEW {gone}_{number} AS SELECT * FROM main.{name} "  # noqa: S608
+        f"CREATE TEMPORARY VIEW {gone}_{number} AS SELECT * FROM main.{name} "  # noqa: S608  # nosec B608
         f"WHERE {_quoted(column)} IS NULL OR ({cell}) NOT IN (SELECT cell FROM temp.{gone})"
     )
-    connection.execute(f"CREATE TEMPORARY VIEW {name} AS SELECT * FROM temp.{gone}_{number}")  # noqa: S608
+    connection.execute(f"CREATE TEMPORARY VIEW {name} AS SELECT * FROM temp.{gone}_{number}")  # noqa: S608  # nosec B608
 
 
 def _authorizer(query: QuerySource, shadow: str, denied: list[str]) -> Any:

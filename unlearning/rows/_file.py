@@ -11,29 +11,43 @@ from typing import Any
 import numpy as np
 import torch
 
+from unlearning.arrow import pyarrow, texts_of
 from unlearning.columns import Column, Texts
 from unlearning.rows._maps import MapFunction, MappedBefore
 from unlearning.rows._paths import open_file
 from unlearning.rows._people import People
-from unlearning.rows._read import pyarrow
 from unlearning.rows._rows import FileColumn, Rows
 from unlearning.rows.declarations import ROW, require_beneath
-from unlearning.sources import texts_of
 from unlearning.types import RecipeError
 
 PEOPLE, IDS, ARRAY, CONTENTS, NOTE = "__people", "__id", "__array ", "__contents", b"rows"
 """columns of the file that are none of the source's, and the name of what else it holds"""
 
 
-def rows_to_bytes(rows: Rows, most: int | None = None) -> Any:
-    """Write rows as the buffer of a file, with the contents of their files where the source is a folder.
+def rows_to_bytes(rows: Rows) -> Any:
+    """Return rows as the buffer of a file; see ``write_rows``."""
+    sink = pyarrow("lib").BufferOutputStream()
+    write_rows(rows, sink)
+    return sink.getvalue()
+
+
+def write_rows(rows: Rows, sink: Any, most: int | None = None) -> None:
+    """Write rows as a file of Arrow, with the contents of their files where the source is a folder.
 
     The same rows give the same bytes, whoever else was in their source.
 
+    Args:
+        sink: a file that is open for writing, or a sink of Arrow.
+        most: bytes that rows and files may take together; None: however many.
+
     Raises:
-        RecipeError: the files take more than ``most`` bytes together (None: however many).
+        RecipeError: they take more.
     """
     arrow = pyarrow("lib")
+    size = rows._table.nbytes + sum(array.nbytes for array in rows._arrays.values())
+    if most is not None and size > most:
+        what = f"The rows take {size:,} bytes, and a worker hands over {most:,} (EXPUNGE_SAMPLE_BYTES)."
+        raise RecipeError(what, "Raise it where the machine has the memory, or select the columns by ul.query.")
     table = rows._table if rows._files is None else _with_contents(rows._table, rows._files, most)
     table = table.append_column(PEOPLE, _people(rows._people)).append_column(IDS, _texts(rows._ids))
     table = table.append_column(ROW, arrow.array(rows._numbers))
@@ -48,10 +62,8 @@ def rows_to_bytes(rows: Rows, most: int | None = None) -> Any:
     note: dict[str, Any] = {"salt": rows._salt.hex(), "splits": rows._splits, "arrays": shapes}
     note |= {} if rows._files is None else {"files": rows._files.name}
     table = table.replace_schema_metadata({NOTE: json.dumps(note)}).combine_chunks()
-    sink = arrow.BufferOutputStream()
     with pyarrow("ipc").new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    return sink.getvalue()
 
 
 def rows_from_bytes(
@@ -59,7 +71,7 @@ def rows_from_bytes(
     mapped: Callable[[Column[People]], Mapping[MapFunction, MappedBefore]] | None = None,
     folder: Path | None = None,
 ) -> Rows:
-    """Read what ``rows_to_bytes`` wrote, in place: numbers lie where ``data`` lies.
+    """Read what ``write_rows`` wrote, in place: numbers lie where ``data`` lies.
 
     ``folder``: where the files of a folder's rows are written, which then name them there. ``mapped``: from the people
     of each row to what functions gave for all rows; ``Rows.map`` calls none then.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,19 @@ import numpy as np
 import torch
 
 from unlearning.accounting import ids
+from unlearning.arrow import pyarrow
 from unlearning.columns import Column, Texts
 from unlearning.rows._databases import Shadow, answer
 from unlearning.rows._maps import places_of_blocks
-from unlearning.rows._paths import open_file
+from unlearning.rows._paths import open_file, path_beneath
 from unlearning.rows._people import Cell, People, people_of, refused_list
-from unlearning.rows._read import Objects, Places, Unread, pyarrow, read
+from unlearning.rows._read import Objects, Places, Unread, joined, read, read_arrow, to_arrow
 from unlearning.rows._rows import Array, FileColumn, Rows
 from unlearning.rows.declarations import (
     ArraysSource,
     FolderSource,
     QuerySource,
+    ReaderSource,
     Source,
     TableSource,
     Via,
@@ -131,8 +134,7 @@ class OpenSource:
         """
         source, places = self._staying(units, staying)
         rows = source.at(places, salt)
-        contents = np.frombuffer(b"".join(source._contents), np.uint8).reshape(-1, DIGEST)
-        contents = contents[np.searchsorted(source.places, source._in_order(places))]
+        contents = source._contents[np.searchsorted(source.places, source._in_order(places))]
         columns = [[column.name, str(column.type)] for column in rows._table.schema]
         arrays = [[name, array.dtype.str, array.shape[1:]] for name, array in rows._arrays.items()]
         kinds = json.dumps([columns, arrays])
@@ -179,10 +181,14 @@ class OpenSource:
         return places
 
     @cached_property
-    def _contents(self) -> list[bytes]:
-        """A digest of what each row that is read holds, with its entries of arrays and its file."""
-        contents = _contents(self.source, self.root, self.unread, self.places)
-        return [hashlib.sha256(content).digest() for content in contents]
+    def _contents(self) -> np.ndarray[Any, Any]:
+        """A digest of what each row that is read holds, with its entries of arrays and its file: (n, 32) uint8."""
+        digests, here = bytearray(), np.zeros(len(self.unread), dtype=bool)
+        here[self.places] = True
+        contents = (content for content, is_here in zip(self.unread.contents(), here, strict=True) if is_here)
+        for content, more in zip(contents, _beside(self.source, self.root, self.unread, self.places), strict=True):
+            digests += hashlib.sha256(content + more).digest()
+        return np.frombuffer(bytes(digests), np.uint8).reshape(-1, DIGEST)
 
     def _ids(self) -> Texts:
         return _ids(self.source, self.unread.ids(self.source.id or "").take(torch.from_numpy(self.places)))
@@ -199,7 +205,7 @@ def open_rows(
     """Read a source as if some people had never been in it.
 
     Args:
-        source: what ``ul.table``, ``ul.query``, ``ul.folder`` or ``ul.arrays`` declared.
+        source: what ``ul.table``, ``ul.query``, ``ul.folder``, ``ul.arrays`` or ``ul.reader`` declared.
         root: the folder beneath which the source's paths lie; it may be a link itself, nothing beneath it may.
         without: the ids of the people who left, as requests name them.
         salt: the secret by which people are kept apart (``aside=``) and split.
@@ -224,18 +230,20 @@ def read_source(
     databases: Mapping[str, str] | None = None,
     without: frozenset[str] = frozenset(),
     until: datetime | None = None,
+    table: memoryview | None = None,
 ) -> OpenSource:
     """Read a source with everybody in it.
 
     Args:
         without: of a query, people whom the database never held.
+        table: of a reader, what its function gave elsewhere, as ``to_arrow`` writes it; None: it is called here.
         until: rows whose time (``at=``) is later are left out; None: none is.
 
     Raises:
         RecipeError: as ``open_rows``; a time is missing or is none.
     """
     who = Shadow(without)
-    unread = _read(source, root, databases or {}, who)
+    unread = _read(source, root, databases or {}, who, table)
     _require_columns(source, unread)
     people = _people(source, root, unread)
     places: Places = np.arange(len(unread))
@@ -254,17 +262,26 @@ def _by_first_appearance(values: Places) -> tuple[Places, Places]:
     return first[order], ranks[inverse.reshape(-1)]
 
 
-def _read(source: Source, root: Path, databases: Mapping[str, str], who: Shadow) -> Unread:
+def _read(source: Source, root: Path, databases: Mapping[str, str], who: Shadow, table: memoryview | None) -> Unread:
     match source:
         case QuerySource():
             return answer(source, databases, who)
-        case TableSource(path=path, format=format):
-            return _read_file(root, path, format)
+        case ReaderSource(function=name):
+            return read_arrow(_table_of(source, root) if table is None else table, f"{name}()")
+        case TableSource(path=path, more=more, format=format):
+            return joined([_read_file(root, each, format) for each in (path, *more)])
         case FolderSource(index=path) | ArraysSource(names=path):
             return _read_file(root, path, format_by_suffix(path))
         case _:
             what = f"{type(source).__name__} is no source of rows."
-            raise RecipeError(what, "Use ul.table, ul.query, ul.folder or ul.arrays.")
+            raise RecipeError(what, "Use ul.table, ul.query, ul.folder, ul.arrays or ul.reader.")
+
+
+def _table_of(source: ReaderSource, root: Path) -> Any:
+    """Call the function of a reader in this process; return what it gives, as ``to_arrow`` does. Raises RecipeError."""
+    if source.call is None:
+        raise ValueError("A source that was read from JSON has no function: it is called in a world of the recipe.")
+    return to_arrow(source.call(path_beneath(root, source.path)), source.function)
 
 
 def _read_file(root: Path, path: str, format: str) -> Unread:
@@ -373,18 +390,15 @@ def _moment(value: Any, row: int, column: str) -> datetime:
     return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
 
 
-def _contents(source: Source, root: Path, unread: Unread, places: Places) -> list[bytes]:
-    """Return what each of these rows holds, with its entries of arrays and its file."""
-    everything = unread.contents()
-    contents = [everything[place] for place in places.tolist()]
+def _beside(source: Source, root: Path, unread: Unread, places: Places) -> Iterator[bytes]:
+    """Yield what belongs to each of these rows beside its cells: its entries of arrays, and a digest of its file."""
     if isinstance(source, ArraysSource):
         arrays = _arrays(source, root, unread, places).values()
-        return [content + b"".join(array[row].tobytes() for array in arrays) for row, content in enumerate(contents)]
+        return (b"".join(array[row].tobytes() for array in arrays) for row in range(len(places)))
     if isinstance(source, FolderSource):
         names = unread.values(source.file)
-        files = (f"{source.path}/{names[place]}" for place in places.tolist())
-        return [content + _digest_of(root, file) for content, file in zip(contents, files, strict=True)]
-    return contents
+        return (_digest_of(root, f"{source.path}/{names[place]}") for place in places.tolist())
+    return repeat(b"", len(places))
 
 
 def _digest_of(root: Path, path: str) -> bytes:

@@ -39,6 +39,20 @@ def open_file(root: Path, path: str) -> BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
+def path_beneath(root: Path, path: str) -> Path:
+    """Return the path of a file or folder beneath ``root``.
+
+    Raises:
+        RecipeError: it leads through a symbolic link, or to nothing.
+    """
+    whole = root.joinpath(*require_beneath(path))
+    if not os.path.lexists(whole):
+        raise _refusal(path, FileNotFoundError(errno.ENOENT, ""))
+    if os.path.realpath(whole) != str(root.resolve() / path):
+        raise _refusal(path, OSError(errno.ELOOP, ""))
+    return whole
+
+
 def open_public(source: PublicFile, root: Path) -> Path:
     """Return the path of a public file whose bytes are the declared ones.
 

@@ -8,26 +8,34 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 from uuid import UUID
 
 import numpy as np
 import torch
 
+from unlearning.arrow import in_one_piece, pyarrow, texts_of
 from unlearning.columns import Column, Texts
 from unlearning.rows._people import MISSING, Cell, refused_list, refused_type, text_of
 from unlearning.rows.declarations import ROW
-from unlearning.sources import texts_of
 from unlearning.types import RecipeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
+PIECE = 2**12
+"""rows of which the contents are in memory at once"""
+NUMBER = 17
+"""bytes of a number in a content"""
+LARGEST = np.nextafter(2.0**63, 0.0)
+"""the largest float64 that is an int64 too"""
+KINDS = ("number", "numbers", "text")
 
 
 class Unread(Protocol):
@@ -49,8 +57,8 @@ class Unread(Protocol):
     def ids(self, column: str) -> Texts:
         """Return the ids of the rows, empty where one is missing. Raises RecipeError where they are lists."""
 
-    def contents(self) -> list[bytes]:
-        """Return what each row holds, as bytes that differ where a cell does."""
+    def contents(self) -> Iterator[bytes]:
+        """Yield what each row holds, as bytes that differ where a cell does."""
 
     def values(self, column: str) -> Sequence[Any]:
         """Return the cells of a column as Python's values; a csv's are texts."""
@@ -78,9 +86,9 @@ class Cells:
     def ids(self, column: str) -> Texts:
         return _texts_of(self.cells(column), column)
 
-    def contents(self) -> list[bytes]:
+    def contents(self) -> Iterator[bytes]:
         names = repr(self.names).encode()
-        return [names + repr(cells).encode() for _, cells in self.rows]
+        return (names + repr(cells).encode() for _, cells in self.rows)
 
     def values(self, column: str) -> Sequence[Any]:
         place = self.names.index(column)
@@ -125,8 +133,8 @@ class Objects:
     def ids(self, column: str) -> Texts:
         return _texts_of(self.cells(column), column)
 
-    def contents(self) -> list[bytes]:
-        return [repr(sorted(row.items())).encode() for row in self.rows]
+    def contents(self) -> Iterator[bytes]:
+        return (repr(sorted(row.items())).encode() for row in self.rows)
 
     def values(self, column: str) -> Sequence[Any]:
         return [row.get(column) for row in self.rows]
@@ -143,22 +151,122 @@ class Objects:
         )
 
 
-@dataclass(frozen=True)
-class ArrowTable:
-    """The rows of an Arrow table, whose types its writer chose."""
+class ArrowColumns(Protocol):
+    """A table of Arrow, wherever its columns are."""
 
-    source: str
+    @property
+    def names(self) -> list[str]: ...
+
+    def __len__(self) -> int: ...
+
+    def column(self, name: str) -> Any:
+        """Return a column as a chunked array."""
+
+    def pieces(self) -> Iterator[pa.Table]:
+        """Yield all rows in order, ``PIECE`` at most at a time."""
+
+
+@dataclass(frozen=True)
+class LoadedColumns:
+    """A table in memory."""
+
     table: pa.Table
 
     @property
-    def names(self) -> Sequence[str]:
+    def names(self) -> list[str]:
         return list(self.table.column_names)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
+    def column(self, name: str) -> Any:
+        return self.table.column(name)
+
+    def pieces(self) -> Iterator[pa.Table]:
+        return (self.table.slice(start, PIECE) for start in range(0, len(self), PIECE))
+
+
+class ParquetColumns:
+    """A Parquet file, of which a column, or some rows of a row group, are in memory while they are looked at.
+
+    Raises RecipeError where the file is written to while it is open.
+    """
+
+    def __init__(self, file: IO[bytes], source: str) -> None:
+        self._file, self._source = os.fdopen(os.dup(file.fileno()), "rb"), source
+        weakref.finalize(self, self._file.close)
+        self._written = self._last_written()
+        self._parquet = pyarrow("parquet").ParquetFile(self._file, pre_buffer=False)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._parquet.schema_arrow.names)
+
+    def __len__(self) -> int:
+        return int(self._parquet.metadata.num_rows)
+
+    def column(self, name: str) -> Any:
+        column = self._parquet.read(columns=[name]).column(name)
+        self._require_unwritten()
+        return column
+
+    def pieces(self) -> Iterator[pa.Table]:
+        for batch in self._parquet.iter_batches(PIECE):
+            yield pyarrow("lib").Table.from_batches([batch])
+        self._require_unwritten()
+
+    def _last_written(self) -> tuple[int, int]:
+        state = os.fstat(self._file.fileno())
+        return state.st_size, state.st_mtime_ns
+
+    def _require_unwritten(self) -> None:
+        if self._last_written() != self._written:
+            what = f"{self._source} was written to while it was read."
+            raise RecipeError(what, "Write a new file beside it, and rename that.")
+
+
+@dataclass(frozen=True)
+class JoinedColumns:
+    """Tables of the same columns, one after the other."""
+
+    source: str
+    parts: Sequence[ArrowColumns]
+
+    @property
+    def names(self) -> list[str]:
+        return self.parts[0].names
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def column(self, name: str) -> Any:
+        columns = [_plain(part.column(name)) for part in self.parts]
+        kinds = dict.fromkeys(str(column.type) for column in columns)
+        if len(kinds) > 1:
+            what = f"The column {name!r} is {' and '.join(kinds)} in the files of {self.source}."
+            raise RecipeError(what, "Write them with one schema.")
+        return pyarrow("lib").chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type)
+
+    def pieces(self) -> Iterator[pa.Table]:
+        return (piece for part in self.parts for piece in part.pieces())
+
+
+@dataclass(frozen=True)
+class ArrowTable:
+    """The rows of a table of Arrow, whose types its writer chose."""
+
+    source: str
+    columns: ArrowColumns
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self.columns.names
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
     def cells(self, column: str) -> Column[Cell]:
-        texts = _whole(self._texts(column))
+        texts = in_one_piece(self._texts(column))
         if _is_list(texts.type):
             return Column.of(None if cell is None else tuple(cell) for cell in texts.to_pylist())
         coded = texts.dictionary_encode(null_encoding="encode")
@@ -171,43 +279,53 @@ class ArrowTable:
             raise refused_list(column)
         return texts_of(texts)
 
-    def contents(self) -> list[bytes]:
-        arrow = pyarrow("lib")
-        names, columns = repr(self.names).encode(), [_written(self._plain(name)) for name in self.names]
-        if not columns:
-            return [names] * len(self)
-        missing = {"null_handling": "replace", "null_replacement": "\0"}
-        joined = pyarrow("compute").binary_join_element_wise(*columns, "\x1f", **missing)
-        return [names + row for row in joined.cast(arrow.binary()).to_pylist()]
+    def contents(self) -> Iterator[bytes]:
+        for piece in self.columns.pieces():
+            columns = [_plain(piece.column(name)) for name in self.names]
+            kinds = [_read_as(column.type) for column in columns]
+            by_kind: dict[str, list[Any]] = {kind: [] for kind in KINDS}
+            for column, kind in zip(columns, kinds, strict=True):
+                by_kind[kind].append(column)
+            numbers, lists, others = by_kind.values()
+            compute, texts = pyarrow("compute"), [*map(_written, others)]
+            # of unequal lengths, so each is told too: no text reads like the end of one and the start of the next
+            numbers += [*map(compute.list_value_length, lists), *map(compute.binary_length, texts)]
+            fixed = np.concatenate([*map(_number_bytes, numbers)], axis=1)
+            head = repr([*zip(self.names, kinds, strict=True)]).encode()
+            for row in zip(
+                _bytes_of_rows(fixed), _texts_of_rows(texts, len(fixed)), *map(_lists_of_rows, lists), strict=True
+            ):
+                yield b"".join((head, *row))
 
     def values(self, column: str) -> Sequence[Any]:
-        return cast("Sequence[Any]", self._plain(column).to_pylist())
+        return cast("Sequence[Any]", _plain(self.columns.column(column)).to_pylist())
 
     def take(self, places: Places, texts: frozenset[str], types: Mapping[str, str]) -> pa.Table:
-        arrow, compute = pyarrow("lib"), pyarrow("compute")
-        columns = {name: self._texts(name) if name in texts else self._plain(name) for name in self.names}
-        # take copies: what a filter or a slice gives may share buffers with the rows of those who left
-        taken = {name: _whole(compute.take(column, arrow.array(places))) for name, column in columns.items()}
-        return arrow.table(
-            {name: _cast(column, types[name], name) if name in types else column for name, column in taken.items()}
-        )
+        return pyarrow("lib").table({name: self._taken(name, places, texts, types) for name in self.names})
 
-    def _plain(self, name: str) -> Any:
-        """Return a column without dictionaries and metadata: both may name what nobody here has."""
-        column = self.table.column(name)
-        if pyarrow("types").is_run_end_encoded(column.type):
-            column = pyarrow("compute").run_end_decode(column)
-        return column.cast(_plain_type(column.type))
+    def _taken(self, name: str, places: Places, texts: frozenset[str], types: Mapping[str, str]) -> Any:
+        """Return the cells of a column at these places. The whole column is in memory no longer than this takes."""
+        column = self._texts(name) if name in texts else _plain(self.columns.column(name))
+        # take copies: what a filter or a slice gives may share buffers with the rows of those who left
+        taken = in_one_piece(pyarrow("compute").take(column, pyarrow("lib").array(places)))
+        return _cast(taken, types[name], name) if name in types else taken
 
     def _texts(self, name: str) -> Any:
         types, arrow = pyarrow("types"), pyarrow("lib")
-        column = self._plain(name)
+        column = _plain(self.columns.column(name))
         entry = column.type.value_type if _is_list(column.type) else column.type
         if not (
             types.is_integer(entry) or types.is_string(entry) or types.is_large_string(entry) or types.is_null(entry)
         ):
             raise refused_type(name, column.type)
         return column.cast(arrow.list_(arrow.string()) if _is_list(column.type) else arrow.string())
+
+
+def _plain(column: Any) -> Any:
+    """Return a column without dictionaries and metadata: both may name what nobody here has."""
+    if pyarrow("types").is_run_end_encoded(column.type):
+        column = pyarrow("compute").run_end_decode(column)
+    return column.cast(_plain_type(column.type))
 
 
 def _texts_of(cells: Column[Cell], column: str) -> Texts:
@@ -239,6 +357,59 @@ def read(file: IO[bytes], source: str, format: str) -> Unread:
     return rows
 
 
+def to_arrow(answer: Any, function: str) -> Any:
+    """Return what a reader's function gave, a pandas frame or an Arrow table, as the buffer of a file of Arrow.
+
+    Raises:
+        RecipeError: it is neither.
+    """
+    arrow = pyarrow("lib")
+    if not isinstance(answer, arrow.Table):
+        try:
+            answer = arrow.Table.from_pandas(answer, preserve_index=False)
+        except (AttributeError, TypeError, arrow.ArrowException) as error:
+            what = f"{function}() gave a {type(answer).__name__} that is no table ({type(error).__name__})."
+            raise RecipeError(what, "Return a pandas frame or an Arrow table, one row for each sample.") from None
+    sink = arrow.BufferOutputStream()
+    with pyarrow("ipc").new_file(sink, answer.schema) as writer:
+        writer.write_table(answer)
+    return sink.getvalue()
+
+
+def read_arrow(data: Any, source: str) -> Unread:
+    """Return the rows of the buffer of a file of Arrow, in place. Raises RecipeError, as ``read``."""
+    arrow = pyarrow("lib")
+    return read(arrow.BufferReader(arrow.py_buffer(data)), source, "arrow")
+
+
+def joined(files: Sequence[Unread]) -> Unread:
+    """Return the rows of files of one format, one after the other. Raises RecipeError where their columns differ."""
+    first, *others = files
+    if not others:
+        return first
+    source = f"{first.source} and {len(others)} more"
+    differing = next((file for file in others if {*file.names} != {*first.names}), None)
+    if isinstance(first, Objects):
+        return Objects(source, [row for file in cast("Sequence[Objects]", files) for row in file.rows])
+    if differing is not None:
+        names = ", ".join(sorted({*differing.names} ^ {*first.names}))
+        what = f"{first.source} and {differing.source} have different columns: {names} is not in both."
+        raise RecipeError(what, "Name files of the same columns.")
+    if isinstance(first, ArrowTable):
+        return ArrowTable(
+            source, JoinedColumns(source, [table.columns for table in cast("Sequence[ArrowTable]", files)])
+        )
+    rows = []
+    for file in cast("Sequence[Cells]", files):
+        order = [file.names.index(name) for name in first.names]
+        alike = order == [*range(len(order))]
+        rows += [
+            (line, cells if alike or len(cells) != len(order) else [cells[place] for place in order])
+            for line, cells in file.rows
+        ]
+    return Cells(source, first.names, rows)
+
+
 def _read_csv(file: IO[bytes], source: str, separator: str) -> Cells:
     reader = csv.reader(io.TextIOWrapper(file, "utf-8-sig", newline=""), delimiter=separator, strict=True)
     names = next(reader, [])
@@ -254,14 +425,14 @@ def _read_json_lines(file: IO[bytes], source: str) -> Objects:
 
 
 def _read_parquet(file: IO[bytes], source: str) -> ArrowTable:
-    return ArrowTable(source, pyarrow("parquet").ParquetFile(file).read())
+    return ArrowTable(source, ParquetColumns(file, source))
 
 
 def _read_arrow(file: IO[bytes], source: str) -> ArrowTable:
     ipc = pyarrow("ipc")
     is_file = file.read(6) == b"ARROW1"  # else a stream
     file.seek(0)
-    return ArrowTable(source, (ipc.open_file if is_file else ipc.open_stream)(file).read_all())
+    return ArrowTable(source, LoadedColumns((ipc.open_file if is_file else ipc.open_stream)(file).read_all()))
 
 
 _READERS: Mapping[str, Callable[[IO[bytes], str], Unread]] = {
@@ -375,6 +546,54 @@ def _is_list(kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
+def _read_as(kind: Any) -> str:
+    """Return which of KINDS a type of Arrow is read as: numbers, lists of numbers, or texts of anything else."""
+    types = pyarrow("types")
+    if _is_list(kind):
+        return "numbers" if _read_as(kind.value_type) == "number" else "text"
+    is_number = types.is_floating(kind) or (types.is_integer(kind) and not types.is_uint64(kind))
+    return "number" if is_number else "text"
+
+
+def _bytes_of_rows(rows: np.ndarray[Any, Any]) -> Iterator[memoryview]:
+    """Yield the bytes of each row (n, width)."""
+    data, width = memoryview(rows.tobytes()), rows.shape[1]
+    return (data[start : start + width] for start in range(0, len(data), width))
+
+
+def _texts_of_rows(texts: Sequence[Any], count: int) -> Sequence[bytes]:
+    """Return the texts of each of ``count`` rows, one after the other."""
+    if not texts:
+        return [b""] * count
+    joined = pyarrow("compute").binary_join_element_wise(*texts, "", null_handling="replace", null_replacement="")
+    return cast("Sequence[bytes]", joined.cast(pyarrow("lib").binary()).to_pylist())
+
+
+def _lists_of_rows(column: Any) -> Iterator[memoryview]:
+    """Yield the bytes of each list of numbers of a column."""
+    compute = pyarrow("compute")
+    lengths = compute.list_value_length(column).fill_null(0).to_numpy()
+    data = memoryview(_number_bytes(compute.list_flatten(column)).tobytes())
+    ends = np.cumsum(lengths) * NUMBER
+    return (data[end - length * NUMBER : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True))
+
+
+def _number_bytes(column: Any) -> np.ndarray[Any, Any]:
+    """Return the bytes (n, NUMBER) of a column of numbers: whether it is one, the nearest float64, and what that lacks.
+
+    So 1 and 1.0 are the same, and whole numbers above 2^53 are told apart.
+    """
+    valid = column.is_valid().to_numpy().astype(np.uint8)
+    values = column.fill_null(0).to_numpy()
+    near = values.astype(np.float64)
+    near[np.isnan(near)] = np.nan
+    lacking = np.zeros(len(values), dtype=np.int64)
+    if values.dtype.kind in "iu":
+        lacking = values.astype(np.int64) - np.minimum(near, LARGEST).astype(np.int64)
+    parts = (near, lacking)
+    return np.concatenate([valid[:, None], *(part.view(np.uint8).reshape(-1, 8) for part in parts)], axis=1)
+
+
 def _written(column: Any) -> Any:
     """Return the values of a column as texts that tell them apart, a missing value and its name too."""
     arrow, types = pyarrow("lib"), pyarrow("types")
@@ -385,17 +604,3 @@ def _written(column: Any) -> Any:
     else:
         return arrow.chunked_array([[repr(value) for value in column.to_pylist()]], arrow.string())
     return texts
-
-
-def _whole(column: Any) -> Any:
-    """Return a column in one piece; of none, an empty one."""
-    pieces = column.chunks if hasattr(column, "chunks") else [column]
-    return pieces[0] if len(pieces) == 1 else column.combine_chunks()
-
-
-def pyarrow(module: str) -> Any:
-    """Return a module of pyarrow. Raises RecipeError where it is not installed."""
-    try:
-        return import_module(f"pyarrow.{module}")
-    except ModuleNotFoundError:
-        raise RecipeError("pyarrow is not installed.", 'Run `pip install "expunge[parquet]"`.') from None

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unlearning.arrow import pyarrow
 from unlearning.columns import Column, Texts
 from unlearning.recipe import Samples
 from unlearning.rows._maps import MapFunction, MappedBefore, join_blocks, map_block, places_of_blocks
 from unlearning.rows._people import People, is_aside, numbers_of
-from unlearning.rows._read import Places, pyarrow
+from unlearning.rows._read import Places
 from unlearning.rows.declarations import ROW
 from unlearning.types import RecipeError
 
@@ -34,6 +35,10 @@ class FileColumn:
     name: str
     root: Path
     folder: str
+
+
+class NoSuchAttribute(RecipeError, AttributeError):
+    """Rows were taken for a frame."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,6 +69,14 @@ class Rows:
 
     def __repr__(self) -> str:
         return f"Rows({len(self)} rows, {', '.join(self.columns)})"
+
+    if not TYPE_CHECKING:  # mypy would take every attribute for one
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            frame = f"rows.pandas().{name}, or rows[{name!r}]" if name in self.columns else f"rows.pandas().{name}"
+            raise NoSuchAttribute(f"Rows are no frame, and have no {name!r}.", f"Write {frame}.")
 
     def __getitem__(self, column: str) -> Array:
         """Return one column or array, (n, ...). Texts are objects; missing numbers are NaN."""
@@ -182,7 +195,7 @@ class Rows:
 
         Args:
             x: inputs (m, ...): a frame of numbers, an array or a tensor. Its column ``__row`` is no input.
-            y: targets (m, ...): numbers.
+            y: targets (m, ...): numbers; whole ones and booleans become int64.
             at: the row numbers (m,) of the samples, where ``x`` has no column ``__row``: ``rows["__row"]`` for all
                 rows in order.
             weight: numbers (m,) of 0 or more, which multiply the samples' losses.
@@ -208,6 +221,8 @@ class Rows:
                 f"A merge of two frames of rows names it {ROW}_x: rename the one that the samples are of.",
             )
         targets = _numbers("y", y)
+        if not targets.is_floating_point():  # torch's cross_entropy takes no smaller whole numbers
+            targets = targets.long()
         if not len(numbers) == len(inputs) == len(targets):
             lengths = f"{len(inputs)} inputs, {len(targets)} targets and {len(numbers)} row numbers"
             raise RecipeError(f"Samples differ in length: {lengths}.", "Give one of each for every sample.")

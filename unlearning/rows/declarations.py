@@ -146,10 +146,14 @@ class TableSource(Source):
 
     path: str
     format: str
+    more: tuple[str, ...] = ()
+    """further files of the same columns, whose rows follow"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_beneath(self.path)
+        object.__setattr__(self, "more", tuple(self.more))
+        for path in (self.path, *self.more):
+            require_beneath(path)
         if not _FORMAT.fullmatch(self.format):
             raise RecipeError(f"The format is {self.format!r}.", f"Use one of {_FORMATS}.")
 
@@ -218,6 +222,24 @@ class ArraysSource(Source):
         object.__setattr__(self, "files", dict(self.files))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReaderSource(Source):
+    """What a function of the recipe's module reads, with everybody in it; see ``reader``."""
+
+    path: str
+    function: str
+    """its name in the module"""
+    call: Callable[[Path], Any] | None = None
+    """the function; None where the source was read from JSON"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_beneath(self.path)
+        if not self.function.isidentifier():
+            what = f"reader is given {self.function!r}, which is no function with a name."
+            raise RecipeError(what, "Write `def read(path): ...` in the recipe's module, and say ul.reader(read, ...).")
+
+
 @dataclass(frozen=True)
 class PublicFile:
     """A file that holds nobody's data; see ``public``. In a notebook it answers as the ``Path`` that a recipe gets."""
@@ -238,6 +260,10 @@ class PublicFile:
         if not _SHA256.fullmatch(self.sha256):
             what = f"The digest of {self.path!r} is {self.sha256!r}."
             raise RecipeError(what, f"Give the 64 lower-case digits that `sha256sum {self.path}` prints.")
+
+
+class WeightsFile(PublicFile):
+    """A model that was trained elsewhere on everybody; see ``weights``."""
 
 
 def _opened_here(source: Source) -> Any:
@@ -261,7 +287,7 @@ def _path_here(source: PublicFile) -> Path:
 
 
 def table(
-    path: str,
+    path: str | Sequence[str],
     *,
     person: Columns | Via,
     id: str | None = None,
@@ -276,7 +302,7 @@ def table(
     """A file of rows: csv, Parquet, Arrow, a JSON list of objects, or JSON lines.
 
     Args:
-        path: beneath the recipe's root.
+        path: beneath the recipe's root; of several files of the same columns a list, in the order of their rows.
         person: the column of the row's person; several columns, a column of lists, or ``ul.via``.
         id: the column of distinct row ids.
         aside: the share of people who are kept apart from training.
@@ -290,9 +316,12 @@ def table(
     Raises:
         RecipeError: one of these is not as said.
     """
+    paths: list[str] = [path] if isinstance(path, str) else [*path]
+    first, *more = paths or [""]
     return TableSource(
-        path=path,
-        format=format_by_suffix(path) if format is None else format,
+        path=first,
+        more=tuple(more),
+        format=format_by_suffix(first) if format is None else format,
         person=_columns(person),
         id=id,
         aside=aside,
@@ -423,6 +452,47 @@ def arrays(
     )
 
 
+def reader(
+    function: Callable[[Path], Any],
+    path: str,
+    *,
+    person: Columns | Via,
+    id: str | None = None,
+    aside: float = 0.0,
+    spelled: str = "{}",
+    at: str | None = None,
+    types: Mapping[str, str] | None = None,
+    nobody: Nobody = "refuse",
+    map: Functions = (),
+) -> Any:
+    """Rows of a file, or of a folder, that a function of your own reads: the last resort, for a format of your own.
+
+    The function sees everybody's rows, and the service leaves rows out afterwards. So that it mixes no people is your
+    word, and certificates say so.
+
+    Args:
+        function: of the module: from the path to a pandas frame or an Arrow table. It can open nothing else.
+        path: beneath the recipe's root.
+        person, id, aside, spelled, at, types, nobody, map: as in ``table``.
+
+    Raises:
+        RecipeError: one of these is not as said.
+    """
+    return ReaderSource(
+        path=path,
+        function=getattr(function, "__name__", repr(function)),
+        call=function,
+        person=_columns(person),
+        id=id,
+        aside=aside,
+        spelled=spelled,
+        at=at,
+        types=types or {},
+        nobody=nobody,
+        functions=_functions(map),
+    )
+
+
 def public(path: str, sha256: str) -> Any:
     """A file without people: pretrained weights, a tokenizer, a list of cities. The operator vouches for that.
 
@@ -434,6 +504,22 @@ def public(path: str, sha256: str) -> Any:
         RecipeError: one of these is not as said.
     """
     return PublicFile(path, sha256)
+
+
+def weights(path: str, sha256: str) -> Any:
+    """A model that was trained elsewhere on everybody whom the sources name: a file for the first version alone.
+
+    The recipe gets its path when the model is registered, and gives ``ul.Recipe(weights=...)``. Later it gets None:
+    an update starts from what the service keeps, and a retraining from nothing. The exact methods begin with one.
+
+    Args:
+        path: beneath the recipe's root.
+        sha256: the digest of its bytes, 64 hexadecimal digits.
+
+    Raises:
+        RecipeError: one of these is not as said.
+    """
+    return WeightsFile(path, sha256)
 
 
 def via(path: str, key: str, person: str) -> Via:
@@ -452,13 +538,13 @@ def via(path: str, key: str, person: str) -> Via:
 
 def source_to_json(source: Source) -> dict[str, Any]:
     """Return the source as plain JSON, without its functions."""
-    words = {name: value for name, value in asdict(source).items() if name != "functions"}
+    words = {name: value for name, value in asdict(source).items() if name not in ("functions", "call")}
     return {"kind": type(source).__name__, **words, "via": isinstance(source.person, Via)}
 
 
 def source_from_json(record: Mapping[str, Any]) -> Source:
     """Read what ``source_to_json`` wrote. Raises RecipeError, KeyError, TypeError for anything else."""
-    kinds = {kind.__name__: kind for kind in (TableSource, QuerySource, FolderSource, ArraysSource)}
+    kinds = {kind.__name__: kind for kind in (TableSource, QuerySource, FolderSource, ArraysSource, ReaderSource)}
     words = {name: value for name, value in record.items() if name not in ("kind", "via")}
     words["person"] = Via(**words["person"]) if record["via"] else tuple(words["person"])
     return kinds[record["kind"]](**words)

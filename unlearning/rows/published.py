@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,17 +24,25 @@ class Published:
 
     Raises:
         RecipeError: there is no file; a name leads elsewhere, stands twice but for its case, or is that of a pickle or
-            a zip; a content is empty, an archive, or of no known format.
+            a zip; a content is empty, an archive, or of no known format; ``score`` is no function.
     """
 
     files: Mapping[str, bytes | str]
     score: Callable[[Rows], Any] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.files, Mapping):
+            what = f"Published got a {type(self.files).__name__} in place of contents by name."
+            raise RecipeError(
+                what, "Of a folder: Published({file.name: file.read_bytes() for file in folder.iterdir()})."
+            )
         if not self.files:
             raise RecipeError("The recipe publishes no file.", "Return one: Published({'model.txt': ...}).")
         if wrong := why_misnamed(self.files):
             raise RecipeError(*wrong)
+        if self.score is not None and not callable(self.score):
+            what = f"Published got a {type(self.score).__name__} as score, and no function."
+            raise RecipeError(what, "Write one of the rows kept apart (aside=): score=lambda apart: ...")
         files = {name: _content(name, content) for name, content in self.files.items()}
         object.__setattr__(self, "files", files)
 
@@ -54,6 +63,14 @@ class Published:
             raise RecipeError(str(error), "Publish fewer files, or smaller ones.") from None
 
 
+def _is_json(data: bytes) -> bool:
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _content(name: str, content: object) -> bytes:
     if not isinstance(content, bytes | str):
         raise RecipeError(f"The file {name!r} holds a {type(content).__name__}.", "Give bytes or a text.")
@@ -62,6 +79,9 @@ def _content(name: str, content: object) -> bytes:
         raise RecipeError(f"The file {name!r} is empty.", "Leave it out.")
     if is_archive(data):
         raise RecipeError(f"The file {name!r} is an archive.", "Give the files that are in it, each under its name.")
+    if format_of(data) is None and _is_json(data):
+        what = f"The file {name!r} is JSON, and no object."
+        raise RecipeError(what, 'Put the value into one: json.dumps({"values": values}).')
     if format_of(data) is None:
         what = f"The file {name!r} is of no format that is known to run no code where it is opened, as pickles do."
         raise RecipeError(what, SAFE)

@@ -1,61 +1,44 @@
-"""The checks of a recipe that need no service: it runs, it fits together, it is repeatable, and its data may grow."""
+"""Look at a recipe with rows before it is registered: its sources, one training of them, and whether that repeats."""
 
 from __future__ import annotations
 
-import tempfile
-import time
-import traceback
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from expunge.service.cli.checks import Finding
-from expunge.workers.check.reading import Reading, SecondReading, digest_of_id, reading
-from expunge.workers.runtime import recipes
-from expunge.workers.runtime.failures import refusal_of_recipe
-from expunge.workers.training.person_ids import READ_AS_TEXT, lint_people
-from expunge.workers.training.shortened import every_tenth, shorten
+from expunge.service.infra.settings import Settings
+from expunge.service.infra.tenants import DEFAULT_TENANT
+from expunge.workers.guarantee.terms import guarantee_of
+from expunge.workers.runtime.build import WorldBuild
+from expunge.workers.runtime.device import device_of
+from expunge.workers.runtime.model import method_of
+from expunge.workers.runtime.rows_recipe import RowsRecipe, SourceUnits, declared, survey
+from expunge.workers.runtime.world_model import WorldModel
+from expunge.workers.runtime.worlds import Lost, readers
+from expunge.workers.storage.parts import MadePart
+from expunge.workers.training.person_ids import WRITE_IDS, describe, lint_people
 from unlearning.accounting.certificate import Guarantee
-from unlearning.holdout import held_out
-from unlearning.model.problem import Problem
-from unlearning.recipe import UNNAMED_HOLDOUT, Recipe, everyone, holdout_people, on_both_sides
-from unlearning.types import RecipeError, Refused
+from unlearning.accounting.policy import Fallback, Granularity, Policy
+from unlearning.artefact import bytes_of
+from unlearning.methods import NAMES, load
+from unlearning.model.training import Whole
+from unlearning.types import RecipeError, Refused, silent
 
-FEW = 8
-"""samples that the forward pass, the loss and the gradient are tried on"""
-STEPS = ("The forward pass", "The loss", "The gradient, or the holdout")
-LEAST_SECONDS = 60.0
-"""that a second reading is waited for; it may take ten times the first one"""
-ADVICE = (
-    "Split by a hash of the person (`samples.split()` or `unlearning.held_out`), take ids from the data, and compute "
-    "no feature, setting or choice of samples from all rows. Number people by `ul.person_numbers`."
+SHOWN = 3
+"""ids that are shown of each source: whoever checks compares them with those that requests name"""
+KEPT_APART = " {} people are kept apart, drawn anew by each check."
+ANY = "safe"
+"""a method that follows every training"""
+NEEDS_RUN = "It goes on from what the phase before left: let the recipe take run=ul.run() and read run.start."
+MOMENT = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+CATBOOST = (
+    "CatBoost writes the time and a random name into its file. Before you save it: "
+    "`for name in ('train_finish_time', 'model_guid'): model.get_metadata()[name] = ''`."
 )
-
-
-FIXED_SIZE = (
-    "The model's shape follows the data. Write its sizes as constants; for a table with a row for each person use "
-    "ul.Index with room to grow, and run.index."
-)
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A recipe to look at: its folder, its name there, what it gave, and the seconds that this took."""
-
-    folder: Path
-    name: str
-    loaded: recipes.LoadedRecipe
-    seconds: float
-
-    @property
-    def recipe(self) -> Recipe:
-        """Return what the recipe gave."""
-        return self.loaded.recipe
 
 
 @dataclass(frozen=True)
@@ -79,209 +62,133 @@ def strongest_first(methods: Iterable[Possible]) -> list[Possible]:
     return sorted(methods, key=place)
 
 
-def read(folder: Path, name: str) -> Subject:
-    """Run the recipe. Raises Refused with the line that raised."""
-    recipes.load(folder, name)  # imports what the recipe imports, which a worker does once
-    start = time.perf_counter()
-    loaded = recipes.load(folder, name)
-    return Subject(folder, name, loaded, time.perf_counter() - start)
+@dataclass
+class PartsInMemory:
+    """Parts of a training that is looked at and thrown away, by their keys."""
+
+    made: dict[str, MadePart] = field(default_factory=dict)
+
+    def key_of(self, inputs: str) -> str:
+        return inputs
+
+    def load(self, key: str) -> MadePart | None:
+        return self.made.get(key)
+
+    def load_many(self, keys: Iterable[str]) -> Iterator[tuple[str, MadePart]]:
+        return ((key, self.made[key]) for key in keys if key in self.made)
+
+    def keep(self, key: str, part: MadePart) -> None:
+        self.made[key] = part
+
+    def keep_many(self, parts: Mapping[str, MadePart]) -> None:
+        self.made.update(parts)
 
 
-def counts(recipe: Recipe) -> dict[str, Any]:
-    """Return how many samples, people and weights there are, and the dtype and shape of what is trained on."""
-    inputs, targets = next(iter(recipe.samples.unweighted.read([torch.arange(len(recipe.samples))])))
-    weight = recipe.samples.weight
-    each = Counter(name for people in recipe.samples.people for name in people)
-    return {
-        "samples": len(recipe.samples),
-        "people": len(each),
-        "most_samples_of_a_person": max(each.values()),
-        "holdout": len(recipe.holdout_tensors[0]),
-        "inputs": shape_of(inputs),
-        "targets": shape_of(targets),
-        "weights": None if weight is None else f"{float(weight.min()):g} to {float(weight.max()):g}",
-    }
-
-
-def shape_of(value: Tensor) -> str:
-    """Return dtype and shape in words: ``float32 (120, 4)``."""
-    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
-
-
-def inspect(subject: Subject) -> Iterator[Finding]:
-    """Make every check in order. What follows is left out where the model does not fit the data."""
-    fits = _fits(subject)
-    yield fits
-    if not fits.well:
-        return
-    yield _ids(subject.recipe)
-    yield _holdout(subject.recipe)
-    with tempfile.TemporaryDirectory() as place:
-        people = everyone(subject.recipe)
-        named = shorten(subject.folder, Path(place), people)
-        tables = named or shorten(subject.folder, Path(place))
-        again = SecondReading(subject.folder, subject.name, seed=1)
-        shorter = SecondReading(Path(place).resolve(), subject.name, seed=0) if tables else None
-        first, patience = reading(subject.recipe), max(LEAST_SECONDS, 10.0 * subject.seconds)
-        yield _repeats(first, again, patience)
-        grown = _grows(subject.recipe, first, shorter, tables, patience, by_person=bool(named))
-        yield grown if grown.well else _with_whole_arrays(subject, first, named, patience) or grown
-
-
-def _fits(subject: Subject) -> Finding:
-    """Try the forward pass, the loss and the gradient on a few samples; name dtypes and shapes where one raises."""
-    recipe = subject.recipe
-    inputs, targets = recipe.samples.tensors()
-    x, y = inputs[:FEW], targets[:FEW]
-    told = [f"inputs {shape_of(x)}", f"targets {shape_of(y)}"]
+def check(folder: Path, name: str) -> dict[str, Any]:
+    """Return findings, counts, and each method's guarantee where no check failed, as JSON."""
+    settings = Settings().model_copy(update={"recipes": folder})
+    found: dict[str, Any] = {"findings": [], "counts": None, "methods": []}
+    findings: list[Finding] = []
+    possible: list[Possible] = []
     try:
-        problem = Problem(recipe)
-        w = problem.initial()
-        if problem.artefact is not None:
-            what = f"The model is bytes (.{problem.artefact.suffix}): the training tells whether they fit."
-            return Finding("model, loss and data", True, f"{what} On {len(x)} samples: {', '.join(told)}.")
-        outputs = problem.outputs(w, x)
-        told.append(f"outputs {shape_of(outputs)}")
-        losses = problem.losses(outputs, y)
-        told.append(f"losses {shape_of(losses)}")
-        gradient = problem.gradient(w, x, y)
-        problem.score(problem.outputs(w, recipe.holdout_tensors[0][:FEW]), recipe.holdout_tensors[1][:FEW])
-    except MemoryError:
-        raise
-    except (RecipeError, Refused) as error:
-        return Finding("model, loss and data", False, f"{error.what} ({', '.join(told)})", error.hint)
-    except Exception as error:
-        step = STEPS[min(len(told) - 2, len(STEPS) - 1)]
-        found = refusal_of_recipe(error, subject.folder)
-        place = found.what if _in_folder(error, subject.folder) else f"{step} raised {type(error).__name__}."
-        return Finding("model, loss and data", False, f"{place} ({', '.join(told)})", found.hint)
-    if losses.shape != (len(x),):
-        what = f"The loss gives {shape_of(losses)} for {len(x)} samples."
-        return Finding("model, loss and data", False, what, "Return one loss for each sample: reduction='none'.")
-    if not bool(torch.isfinite(losses).all() and torch.isfinite(gradient).all()):
-        what = f"The loss or its gradient is not finite before any training ({', '.join(told)})."
-        return Finding(
-            "model, loss and data", False, what, "Scale the inputs, and look for a logarithm or a root of 0."
+        recipe = declared(settings, DEFAULT_TENANT, name)
+        with readers():
+            units = survey(recipe, settings, DEFAULT_TENANT, Granularity.SUBJECT, salt=secrets.token_bytes(32))
+            findings += [_source(source, units) for source in units.reader.surveys]
+            findings.append(_ids(units))
+            found["counts"] = _counts(units)
+            findings += _trained(recipe, units, settings)
+            possible = strongest_first([*_exact(recipe), *_others(recipe, units, settings)])
+    except (Refused, RecipeError) as error:
+        findings.append(Finding("the recipe runs", False, error.what, error.hint))
+    except (Lost, MemoryError) as error:
+        findings.append(
+            Finding("the recipe runs", False, f"It did not end: {error}.", "Try again with more memory free.")
         )
-    return Finding("model, loss and data", True, f"{len(w):,} weights; on {len(x)} samples: {', '.join(told)}.")
+    found["findings"] = [asdict(finding) for finding in findings]
+    if all(finding.well for finding in findings):
+        found["methods"] = [asdict(method) for method in possible]
+    return found
 
 
-def _in_folder(error: Exception, folder: Path) -> bool:
-    """Return whether a line of the recipe's folder was reached: else the place is a library's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return any(Path(frame.filename).resolve().is_relative_to(folder) for frame in frames)
+def _source(name: str, units: SourceUnits) -> Finding:
+    """Say what a source holds, with some ids as requests must spell them."""
+    survey = units.reader.surveys[name]
+    people = list(dict.fromkeys(person for group in survey.people for person in group))
+    apart = {person for group, aside in zip(survey.people, survey.aside, strict=True) if aside for person in group}
+    shown = ", ".join(map(repr, people[:SHOWN]))
+    what = f"{int(survey.counts.sum())} rows of {len(people)} people; requests name them as {shown}."
+    return Finding(f"source {name}", True, what + (KEPT_APART.format(len(apart)) if apart else ""))
 
 
-def _ids(recipe: Recipe) -> Finding:
+def _ids(units: SourceUnits) -> Finding:
     """Lint the ids of people, as a registration does."""
-    findings = lint_people(recipe.samples)
+    findings = lint_people(units.samples)
     if not findings:
         return Finding("ids of people", True, "They look like ids that requests can name.")
     damaged = any(finding.refused for finding in findings)
-    what = "; ".join(finding.describe("sample") for finding in findings)
-    return Finding("ids of people", not damaged, f"{what[0].upper()}{what[1:]}.", READ_AS_TEXT if damaged else "")
+    what = "; ".join(describe(finding) for finding in findings)
+    return Finding("ids of people", not damaged, f"{what[0].upper()}{what[1:]}.", WRITE_IDS if damaged else "")
 
 
-def _holdout(recipe: Recipe) -> Finding:
-    """Look for people of both training and holdout."""
-    if recipe.holdout_subjects is None:
-        return Finding("holdout", True, f"Warning: {UNNAMED_HOLDOUT}")
-    both, held = on_both_sides(recipe), holdout_people(recipe)
-    if both and not any(held.issuperset(people) for people in recipe.samples.people.distinct()):
-        what = f"{len(both)} people of the holdout are trained on too, in samples that they share with others."
-        return Finding("holdout", True, what)
-    if both:
-        what = f"{len(both)} people are trained on and in the holdout: its accuracy is too good."
-        return Finding("holdout", False, what, "Split by the person, not by the sample.")
-    return Finding("holdout", True, "No person of the holdout is trained on.")
+def _counts(units: SourceUnits) -> dict[str, Any]:
+    surveys = units.reader.surveys.values()
+    people = {person for survey in surveys for group in survey.people for person in group}
+    rows = sum(int(survey.counts.sum()) for survey in surveys)
+    return {"sources": len(surveys), "rows": rows, "people": len(people)}
 
 
-def _repeats(first: Reading, again: SecondReading, seconds: float) -> Finding:
-    """Compare with a reading by another process, with other seeds."""
+def _trained(recipe: RowsRecipe, units: SourceUnits, settings: Settings) -> list[Finding]:
+    """Train on all rows in a world, and again in another."""
+    build = WorldBuild(recipe, units, PartsInMemory(), device_of(settings.device), repeat_within=settings.trial_seconds)
+    for source, number in units.aside:
+        build.aside = {**build.aside, source: [*build.aside.get(source, ()), number]}
+    fitted = build(Whole(), units.samples.examples(), None, silent)
+    seconds = sum(part.seconds for part in build.used.values())
+    score = build.score(fitted.weights)
+    unscored = "it gives no score" if units.aside else "nothing scores it, for no source keeps people apart (aside=)"
+    measured = unscored if score is None else f"its score is {score:.4g}"
+    published = bytes_of(fitted.weights)
+    what = f"In {seconds:.1f} s of work; it publishes {len(published):,} bytes, and {measured}. Retrain takes as long."
+    return [Finding("the recipe runs", True, what), _repeats(build.repeats, settings.trial_seconds, published)]
+
+
+def _repeats(same: bool | None, most: float, published: bytes) -> Finding:
+    match same:
+        case True:
+            return Finding("it repeats", True, "Two processes made the same bytes.")
+        case False:
+            what = "Two processes made different bytes of the same rows, and certificates will say so."
+            stamped = b"train_finish_time" in published and MOMENT.search(published)
+            hint = CATBOOST if stamped else "Seed what draws, and leave the clock out."
+            return Finding("it repeats", True, what, hint)
+        case None:
+            return Finding("it repeats", True, f"Not tried: it takes more than EXPUNGE_TRIAL_SECONDS ({most:g} s).")
+
+
+def _exact(recipe: RowsRecipe) -> list[Possible]:
+    methods = [method for method in NAMES if load(method).exact]
+    return [
+        Possible(method, None, NEEDS_RUN) if method == "late" and not recipe.run else Possible(method, Guarantee.EXACT)
+        for method in methods
+    ]
+
+
+def _others(recipe: RowsRecipe, units: SourceUnits, settings: Settings) -> list[Possible]:
+    """Say what each method that trains nothing anew can have."""
+    methods, device = [method for method in NAMES if not load(method).exact], device_of(settings.device)
+    asked = WorldModel(recipe, units, PartsInMemory(), load(ANY)(), ANY, device, others=methods)
     try:
-        second = again.result(seconds)
+        _, problem = asked.described([*units.by_digest.values()])
     except Refused as error:
-        return Finding("repeatable", False, f"Read a second time: {error.what}", error.hint)
-    hint = "Seed every draw, sort every set, and read no clock: a worker that starts again must find the same."
-    missing, changed = _differences(first, second)
-    more = len(second.samples.keys() - first.samples.keys())
-    if missing or changed or more:
-        what = f"Read a second time, {missing} samples are missing, {more} are new and {changed} have another content."
-        return Finding("repeatable", False, what, hint)
-    if first.start != second.start:
-        what = "Read a second time, the model starts from other weights under the same seed."
-        return Finding("repeatable", False, what, "Draw the weights by torch alone, inside model().")
-    if first.settings != second.settings:
-        return Finding("repeatable", False, "Read a second time, the training settings are others.", hint)
-    return Finding("repeatable", True, "Another process with other seeds reads the same samples, weights and settings.")
-
-
-def _with_whole_arrays(subject: Subject, full: Reading, tables: list[str], seconds: float) -> Finding | None:
-    """Return what is found where arrays stay whole, whose rows a table may name by their number; None: no better."""
-    with tempfile.TemporaryDirectory() as place:
-        fewer = shorten(subject.folder, Path(place), everyone(subject.recipe), parallel=False) if tables else []
-        if fewer == tables:
-            return None
-        shorter = SecondReading(Path(place).resolve(), subject.name, seed=0)
-        found = _grows(subject.recipe, full, shorter, fewer, seconds, by_person=True)
-    return found if found.well else None
-
-
-def _grows(
-    recipe: Recipe,
-    full: Reading,
-    shorter: SecondReading | None,
-    tables: list[str],
-    seconds: float,
-    *,
-    by_person: bool,
-) -> Finding:
-    """Compare with a reading of tables that lack every tenth person: the others' samples must be there in the whole.
-
-    And those of the whole must be there without these people, if the rows left out are theirs.
-    """
-    without = f"Without every tenth person in {', '.join(tables[:3])}{' and others' if len(tables) > 3 else ''}"
-    try:
-        part = None if shorter is None else shorter.result(seconds)
-    except Refused as error:
-        return Finding("growing data", False, f"{without}: {error.what}", error.hint)
-    if part is None or part == full:
-        return _by_hash(recipe)
-    gone = every_tenth(everyone(recipe)) if by_person else frozenset()
-    theirs = recipe.samples.people.where(lambda names: not gone.isdisjoint(names)).nonzero().flatten()
-    ids = {digest_of_id(each) for each in recipe.samples.names.take(theirs)}
-    rest, whole = (
-        replace(each, samples={name: content for name, content in each.samples.items() if name not in ids})
-        for each in (part, full)
-    )
-    moved, changed = _differences(rest, whole)
-    lost = _differences(whole, rest)[0] if by_person else 0
-    if moved or changed or lost:
-        what = (
-            f"{without}, {moved} of {len(part.samples)} samples are not in training when the rows are there, {lost} of "
-            f"people who stay are missing, and {changed} have another content. A retained sample that moves, is "
-            "missing or changes blocks every update."
-        )
-        return Finding("growing data", False, what, ADVICE)
-    if part.numbers != full.numbers:
-        what = f"{without} the model has {part.numbers:,} weights, and {full.numbers:,} with them."
-        return Finding("growing data", False, what, FIXED_SIZE)
-    if part.settings != full.settings:
-        return Finding("growing data", False, f"{without} the training settings are others.", ADVICE)
-    return Finding("growing data", True, f"{without} no person changes sides and no other sample changes.")
-
-
-def _by_hash(recipe: Recipe) -> Finding:
-    """Say whether the split is that of ``held_out``, where the data are no tables in the recipe's folder."""
-    apart = "The recipe's data are no tables in its folder, so their growth was not tried."
-    held, trained = recipe.holdout_subjects, recipe.samples.people
-    if held and all(held_out(people) for people in held) and not any(held_out(people) for people in trained):
-        return Finding("growing data", True, f"{apart} The split is by unlearning.held_out: no person changes sides.")
-    return Finding("growing data", True, apart, ADVICE)
-
-
-def _differences(part: Reading, whole: Reading) -> tuple[int, int]:
-    """Return how many samples of ``part`` are missing in ``whole``, and how many have another content there."""
-    missing = sum(1 for name in part.samples if name not in whole.samples)
-    changed = sum(1 for name, content in part.samples.items() if whole.samples.get(name, content) != content)
-    return missing, changed
+        return [Possible(method, None, error.what) for method in methods]
+    possible = []
+    for method in methods:
+        if method in asked.refused:
+            possible.append(Possible(method, None, " ".join(asked.refused[method])))
+        elif not asked.has_judge:
+            possible.append(Possible(method, Guarantee.NONE))
+        else:
+            policy = Policy(method, fallback=Fallback.HOLD)
+            possible.append(Possible(method, guarantee_of(policy, problem, method_of(policy))))
+    return possible

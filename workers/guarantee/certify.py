@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -43,16 +42,14 @@ class Certified:
     """of this process, as ``Environment.to_json`` gives it"""
 
 
-def certify(
-    bench: OpenModel, terms: Terms, forgotten: Forgotten, retain: Examples | None, size: ForgottenCount
-) -> Certified | Blocked:
+def certify(bench: OpenModel, terms: Terms, forgotten: Forgotten, size: ForgottenCount) -> Certified | Blocked:
     """Compute the bound, draw the noise, measure y, and claim. Noise is drawn once, over the bytes that were bounded.
 
     The weights of ``forgotten`` are those that ``refine`` gave. Blocked, with facts that are public: the bound stayed
     above the greatest distance, more people would be forgotten than the calibration ever measured, or the weights are
-    not finite. Raises Refused (fewer than two classes left, or a vacuous bound).
+    not finite.
     """
-    state, bound = forgotten.state, bounded(bench, terms, forgotten, retain, size)
+    state, bound = forgotten.state, bounded(bench.method, terms, forgotten, size)
     if isinstance(bound, Blocked):
         return bound
     evidence = dict(forgotten.evidence) | ({} if bound is None else {BOUND: bound})
@@ -62,6 +59,7 @@ def certify(
     published = y.to(bench.problem.device)
     tensors = bench.problem.views(published)
     artefact = bench.problem.artefact
+    whole = tensors if bench.world_model is None else bench.world_model.published(tensors)
     try:
         admit(tensors)
     except Malformed:
@@ -69,12 +67,12 @@ def certify(
     budget_cost = terms.budget_cost if size.samples else 0
     return Certified(
         state=state,
-        published=tensors if artefact is None else bytes_of(published),
+        published=whole if artefact is None else bytes_of(published),
         claim=_claim(bench, terms, budget_cost, size),
         accuracy=bench.accuracies([published])[0],
         budget_cost=budget_cost,
         evidence=evidence,
-        environment=Environment.of(bench.problem.device, artefact).to_json(),
+        environment=Environment.of(bench.problem.device).to_json(),
     )
 
 
@@ -105,20 +103,14 @@ def published_of(terms: Terms, weights: Tensor, dtype: torch.dtype, *, trained: 
     return perturbed(weights, terms.noise_std, dtype, trained=trained)
 
 
-def bounded(
-    bench: OpenModel, terms: Terms, forgotten: Forgotten, retain: Examples | None, size: ForgottenCount
-) -> float | Blocked | None:
-    """Return the bound on the distance of the weights to retraining; None where none is computed. Raises Refused."""
+def bounded(method: Method, terms: Terms, forgotten: Forgotten, size: ForgottenCount) -> float | Blocked | None:
+    """Return the bound on the distance of the weights to retraining; None where none is computed."""
     if terms.design is not None and terms.unlearned + size.unlearned > terms.design.sizes[-1]:
         facts = {"cause": Cause.BEYOND_CALIBRATION, "people": terms.design.sizes[-1]}
         return Blocked(Reason.NEEDS_RETRAIN, facts)
-    bound = terms.bound(bench.method)
-    if bound is None:
+    if terms.bound(method) is None:
         return None
-    if bench.asked is None:
-        distance = bound.distance(bench.problem, forgotten, retain, terms.values)
-    else:  # the judge that moved the weights said it
-        distance = cast("float", forgotten.evidence[BOUND])
+    distance = cast("float", forgotten.evidence[BOUND])  # the judge that moved the weights said it
     if distance > terms.max_distance:
         return Blocked(Reason.NEEDS_RETRAIN, {"cause": Cause.CAP_NOT_REACHED})
     return distance
@@ -128,7 +120,7 @@ def _claim(bench: OpenModel, terms: Terms, budget_cost: int, size: ForgottenCoun
     artefact = bench.problem.artefact
     forgot, bound = 1 if size.samples else 0, terms.bound(bench.method)
     world = None if bench.built is None else bench.built.record(terms.repeats)
-    world = world if bench.asked is None else bench.asked.record()
+    world = world if bench.world_model is None else bench.world_model.record()
     return Claim.of(
         method=terms.method,
         guarantee=terms.guarantee,
@@ -143,20 +135,21 @@ def _claim(bench: OpenModel, terms: Terms, budget_cost: int, size: ForgottenCoun
         people=size.people,
         assumptions=(
             *statements.assumptions(terms.guarantee, bench.method, bound, terms.design),
+            *statements.of_calibration(
+                terms.guarantee, judged=bench.world_model is None or bench.world_model.has_judge
+            ),
             *statements.chosen(terms.guarantee, terms.chosen),
             *statements.foreign(package_of(terms.method)),
-            *statements.of_bytes(artefact),
+            *statements.of_files(artefact),
         ),
         checked=(
-            *statements.checked(terms.guarantee, bench.method, bound, world),
+            *statements.checked(terms.guarantee, bound, world),
             *statements.moved(terms.guarantee, terms.moved),
         ),
-        tried=(*terms.tried, *statements.of_world(terms.guarantee, world)[1]),
-        deterministic=terms.deterministic and bench.deterministic,
-        operators_word=terms.operators_word,
-        declared=statements.declared(terms.guarantee, any(part.public for part in bench.parts), artefact, world),
+        tried=statements.of_world(terms.guarantee, world)[1],
+        deterministic=terms.deterministic,
+        declared=statements.of_world(terms.guarantee, world)[2],
         world=world,
-        parts=bench.parts,
         constants=terms.constants,
         secret_state=statements.secret_state(
             terms.guarantee, bench.method, buffers=bench.problem.trained < bench.problem.dimension
@@ -169,36 +162,20 @@ def needs_retained(method: Method, guarantee: Guarantee) -> bool:
     return Need.RETAINED in method.needs or guarantee is Guarantee.PROVED
 
 
-def needs_forgotten(method: Method) -> bool:
-    """Tell whether the method reads the forgotten samples themselves."""
-    return Need.FORGOTTEN in method.needs
-
-
-def generator(device: torch.device) -> torch.Generator:
-    """Return a generator for a method's own draws, seeded by the operating system. Not for the certificate's noise."""
-    return torch.Generator(device).manual_seed(secrets.randbits(63))
-
-
-def refine(bench: OpenModel, terms: Terms, forgotten: Forgotten, retain: Examples | None) -> Forgotten:
+def refine(bench: OpenModel, terms: Terms, forgotten: Forgotten, retain: Examples) -> Forgotten:
     """Return the update with the weights that get noise; float64 where the guarantee is computed at the weights.
 
     Only bounds that can be worked on move them: under ``proved``, Newton's method on ``retain``.
     """
-    bound = terms.bound(bench.method)
-    if bound is None:
+    if bench.world_model is None or terms.bound(bench.method) is None:
         return forgotten
-    if bench.asked is not None:
-        if retain is None:
-            raise ValueError("The guarantee proved reads the retained samples; they were not loaded.")
-        weights, distance = bench.asked.refined(
-            forgotten.state.weights,
-            retain,
-            terms.guarantee,
-            denominator=terms.denominator,
-            max_distance=terms.max_distance,
-            constants=terms.values,
-        )
-        evidence = {**forgotten.evidence, BOUND: distance}
-        return replace(forgotten, state=replace(forgotten.state, weights=weights), evidence=evidence)
-    weights = bound.refine(bench.problem, forgotten.state.weights, retain, terms.max_distance)
-    return replace(forgotten, state=replace(forgotten.state, weights=weights))
+    weights, distance = bench.world_model.refined(
+        forgotten,
+        retain,
+        terms.guarantee,
+        denominator=terms.denominator,
+        max_distance=terms.max_distance,
+        constants=terms.values,
+    )
+    evidence = {**forgotten.evidence, BOUND: distance}
+    return replace(forgotten, state=replace(forgotten.state, weights=weights), evidence=evidence)

@@ -34,16 +34,12 @@ def establish(bench: OpenModel, terms: Terms, examples: Examples, made: State) -
         Refused: the bound is vacuous, not even one sample fits under the greatest distance, or rounding takes too much
             of it.
     """
-    bound = terms.bound(bench.method)
-    if bound is None:
+    if bench.world_model is None or terms.bound(bench.method) is None:
         return terms, {}
-    if bench.asked is not None:
-        constants, report = bench.asked.useful(
-            made, examples, terms.guarantee, denominator=terms.denominator, max_distance=terms.max_distance
-        )
-        return replace(terms, constants=constants), report
-    terms = replace(terms, constants=bound.constants(bench.problem, examples, made))
-    return terms, bound.require_useful(bench.problem, examples, made, terms.max_distance, terms.values)
+    constants, report = bench.world_model.useful(
+        made, examples, terms.guarantee, denominator=terms.denominator, max_distance=terms.max_distance
+    )
+    return replace(terms, constants=constants), report
 
 
 def dry_run(bench: OpenModel, terms: Terms, weights: Tensor) -> list[Json]:

@@ -5,17 +5,12 @@ from __future__ import annotations
 import math
 
 from unlearning.accounting.certificate import DIFFERED, Guarantee
-from unlearning.accounting.declarations import ARGUMENTS, CHOSEN, FITTED, FOREIGN, PUBLIC
+from unlearning.accounting.declarations import CHOSEN, FOREIGN
 from unlearning.accounting.world import BOUNDED, HANDED, MADE, Enclosure, WorldRecord
 from unlearning.artefact import Artefact
 from unlearning.bounds.calibration import Calibrated, Design
 from unlearning.model.method import Bound, Method
 
-LISTED = (
-    "What the model has other than zeros and ones (frozen tensors, buffers, starts that two seeds give alike) is "
-    "listed under parts by name, size and digest, and was compared with that list before this version was made. "
-    "model() was run without gradients when the model was registered: it trains nothing by itself."
-)
 NOISE = "The noise is drawn from the operating system's entropy, fresh at every update, and not kept."
 ESTIMATES = (
     "The listed constants hold at every point of the training, the retraining and the updates. Measured ones "
@@ -32,14 +27,6 @@ ONE_PLATFORM = (
     "the same instruction set and number of threads. The registration records them."
 )
 VALUES = "Numbers in the published file, as thresholds are, may be values of samples of people who stay."
-ROWS = (
-    "The published file holds whole samples of people who stay, as support vectors and neighbours are: its readers see "
-    "them. The training of this version was not handed those of a deleted person; copies of older versions hold them."
-)
-FORMAT = (
-    "The published file is of the format {name}, by the recipe's word and with the operator's consent. What it runs "
-    "where it is opened was not checked."
-)
 BUFFERS = (
     "The model's buffers, as the running statistics of batch normalisation, are published as the training with the "
     "deleted people left them: an update changes the trained parameters alone."
@@ -54,6 +41,10 @@ REPEATS_NOT = (
     "those that the training may give without the deleted people."
 )
 REPEATS_UNTRIED = "Not tried: whether two worlds that are handed the same rows make the same bytes."
+BY_RECIPE = (
+    "The recipe's code computes the updates and the retrainings; the service measures their distances. The code is not "
+    "told whether an update serves a request or the calibration, and it is assumed not to guess it from the clock."
+)
 CALIBRATION = "The distances of the calibration were measured with everyone, the deleted people included."
 
 
@@ -68,18 +59,19 @@ def assumptions(guarantee: Guarantee, method: Method, bound: Bound | None, desig
     return (*bound.assumptions, *(ESTIMATES if guarantee is Guarantee.ESTIMATED else ()), NOISE)
 
 
+def of_calibration(guarantee: Guarantee, *, judged: bool) -> tuple[str, ...]:
+    """List what a calibration adds to the assumptions where worlds of the recipe's own code computed it."""
+    return () if judged or guarantee is not Guarantee.CALIBRATED else (BY_RECIPE,)
+
+
 def chosen(guarantee: Guarantee, by_rule: bool) -> tuple[str, ...]:
     """List what the choice of a method that was not named adds to the assumptions."""
     return (CHOSEN,) if by_rule and guarantee is not Guarantee.NONE else ()
 
 
-def of_bytes(artefact: Artefact | None) -> tuple[str, ...]:
-    """List what a model of bytes adds to the assumptions."""
-    if artefact is None:
-        return ()
-    if artefact.rows:
-        return ONE_PLATFORM, ROWS
-    return (ONE_PLATFORM,) if artefact.clean else (ONE_PLATFORM, VALUES)
+def of_files(artefact: Artefact | None) -> tuple[str, ...]:
+    """List what files that the recipe made add to the assumptions."""
+    return () if artefact is None else (ONE_PLATFORM, VALUES)
 
 
 def foreign(package: str | None) -> tuple[str, ...]:
@@ -108,41 +100,15 @@ def of_world(
     return (verified,), (repeated,) if exact else (), world.declared
 
 
-def checked(
-    guarantee: Guarantee, method: Method, bound: Bound | None, world: WorldRecord | None = None
-) -> tuple[str, ...]:
-    """List what the service has verified of this claim; from the guarantee, the method, the bound and the world alone.
-
-    A recipe in a world brings no list of parts along, and no samples that it was handed: its rows are.
-    """
-    if world is not None:
-        of_bound = bound.checked if guarantee is Guarantee.PROVED and bound is not None else ()
-        return (*of_world(guarantee, world)[0], *of_bound)
-    if guarantee is Guarantee.EXACT:
-        return (*method.checked, LISTED)
-    if guarantee is Guarantee.PROVED and bound is not None:
-        return (*bound.checked, LISTED)
-    return ()
+def checked(guarantee: Guarantee, bound: Bound | None, world: WorldRecord | None) -> tuple[str, ...]:
+    """List what the service has verified of this claim; from the guarantee, the bound and the world alone."""
+    of_bound = bound.checked if guarantee is Guarantee.PROVED and bound is not None else ()
+    return (*of_world(guarantee, world)[0], *of_bound)
 
 
 def moved(guarantee: Guarantee, sentence: str | None) -> tuple[str, ...]:
     """Add that an exact update was trained in another environment than the version before it, where it was."""
     return (sentence,) if guarantee is Guarantee.EXACT and sentence is not None else ()
-
-
-def declared(
-    guarantee: Guarantee, public: bool, artefact: Artefact | None = None, world: WorldRecord | None = None
-) -> tuple[str, ...]:
-    """List what the operator says and no check verifies. ``public``: the recipe declares parts of the model public.
-
-    In a world whatever was fitted was fitted on the rows of those who are left: there the operator vouches for code
-    and files instead.
-    """
-    named = () if artefact is None or artefact.format is None else (FORMAT.format(name=artefact.format),)
-    if guarantee is Guarantee.NONE:
-        return named
-    vouched = (FITTED, ARGUMENTS) if world is None else of_world(guarantee, world)[2]
-    return (*vouched, PUBLIC, *named) if public else (*vouched, *named)
 
 
 def secret_state(guarantee: Guarantee, method: Method, *, buffers: bool = False) -> tuple[str, ...]:

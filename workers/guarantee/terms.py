@@ -12,20 +12,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
-import torch
-
 from expunge.service.infra.db import Database
 from expunge.service.models import PORTED, ROUNDS
 from expunge.service.queue import Preparation, extend_manifest, generation_of
-from expunge.service.requests import HOLDOUT_READ
 from expunge.workers.runtime.model import OpenModel
 from unlearning.accounting.certificate import Constant, Guarantee, Reference
 from unlearning.accounting.policy import Granularity, Policy
 from unlearning.bounds.calibration import Design
 from unlearning.bounds.minimiser import Minimiser
 from unlearning.methods import NAMES, load, package_of
-from unlearning.model import closed_form
-from unlearning.model.method import Bound, KeepsVectors, Method, require_followed
+from unlearning.model.method import Bound, KeepsVectors, Method
 from unlearning.model.problem import Problem, metric_name
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, Need, Refused, State
@@ -64,12 +60,6 @@ class Terms:
     """of a calibrated one"""
     chosen: bool = False
     """the method was not named, and chosen by the counts of samples and features"""
-    tried: tuple[str, ...] = ()
-    """what the trial of the recipe's own training says"""
-    operators_word: bool = False
-    """that the training uses its samples alone could not be tried"""
-    holdout_read: bool = False
-    """the holdout could not be overwritten while the recipe's own code trained"""
     moved: str | None = None
     """how an exact update trained in another environment than the version before it; None: it did not"""
     deterministic: bool = False
@@ -117,56 +107,64 @@ def guarantee_of(policy: Policy, problem: Problem, method: Method) -> Guarantee:
     return asked
 
 
-def require_closed_form(method: Method, problem: Problem, examples: Examples) -> None:
-    """Refuse a model that computes something else than its weights and its closed form say.
+def guarantee_without_judge(policy: Policy, problem: Problem, method: Method) -> Guarantee:
+    """Return the guarantee of a model that worlds of the recipe's own code compute with.
 
-    Plain retraining does not use a closed form, so it is not compared there. Bytes have no parameters.
+    A bound that this code computes would be its own word. A calibration takes its word for nothing: the distances are
+    measured by the service, of weights that the same worlds give for a drawn order and for a request.
+
+    Raises:
+        Refused: it cannot be had.
     """
-    if problem.artefact is not None:
-        return
-    drawn = torch.Generator().manual_seed(problem.training.seed)
-    closed_form.require_own_weights(problem, examples, drawn)
-    if method.exact and problem.training.converge is None:
-        return
-    closed_form.require_agreement(problem.double(), examples, drawn)
+    asked = policy.guarantee or Guarantee.NONE
+    require_computed_without_recipe(asked.value)
+    if asked is Guarantee.EXACT:
+        raise Refused(f"{policy.method} is never exact: it starts from the trained weights.", "Use retrain.")
+    if asked is Guarantee.CALIBRATED:
+        _require_drawable(policy, problem, method)
+        if method.begins_anew:
+            what = f"{policy.method} is calibrated with rows where the training ends in a minimiser (converge)."
+            raise Refused(what, "Set converge, or choose another method.")
+    return asked
 
 
-def require_needs(policy: Policy, method: Method, recipe: Recipe) -> None:
-    """Refuse, before any work, a method that cannot follow the recipe's training.
-
-    Weights from elsewhere allow no retraining, unless the recipe says how they are trained (``train``); and a training
-    of the recipe's own is followed by the methods that repeat it, and by no other.
-    """
-    require_followed(method, recipe)
-    if recipe.weights is not None and method.trains:
+def require_computed_without_recipe(asked: str | None) -> None:
+    """Refuse a guarantee whose bound the recipe's own code would compute. ``asked``: as a policy names it."""
+    if asked in (Guarantee.PROVED.value, Guarantee.ESTIMATED.value):
         raise Refused(
-            f"The recipe gives weights, and {policy.method} trains the model itself, in its own order.",
-            "Leave weights out, or choose retrain.",
+            f"The guarantee {asked} is a bound, and the code of this recipe would compute it. Without that code it is "
+            "computed for a linear head or a tangent under a named loss, whose training ends in a minimiser "
+            "(converge), and under rewind for a linear head that takes full-batch steps.",
+            "Ask for the guarantee calibrated or none; or choose retrain, shards or late, which are exact.",
         )
-    if recipe.weights is not None and recipe.train is None and (method.exact or policy.falls_back):
-        raise Refused(
-            "The model was trained elsewhere, so it cannot be trained again here: another training would replace it.",
-            "Choose newton or safe with the fallback hold; or leave out weights and let the recipe train.",
-        )
+
+
+def require_trajectory(policy: Policy, method: Method, recipe: Recipe, *, recorded: bool) -> None:
+    """Refuse a method that follows the steps of a training elsewhere which were not ``recorded``. Raises Refused."""
+    trained_here = recipe.weights is None or recipe.training.converge is not None
+    if recorded or Need.TRAJECTORY not in method.needs or trained_here:
+        return
+    raise Refused(
+        f"{policy.method} needs the training's trajectory, and this model was trained elsewhere without one.",
+        "Record it (ul.Recorder) and give it as trajectory; or choose newton or safe, or let the service train.",
+    )
+
+
+def require_all_forgotten(policy: Policy, method: Method, recipe: Recipe) -> None:
+    """Refuse vectors for a part of the people where nothing would forget the others."""
     if recipe.vectors_for is not None and isinstance(method, KeepsVectors) and not policy.falls_back:
         raise Refused(
             f"{policy.method} keeps a vector for a part of the people alone (vectors_for), and nothing would forget "
             "the others.",
             "Register with the fallback retrain, or leave vectors_for out.",
         )
-    trained_here = recipe.weights is None or recipe.trajectory is not None or recipe.training.converge is not None
-    if Need.TRAJECTORY not in method.needs or trained_here:
-        return
-    raise Refused(
-        f"{policy.method} needs the training's trajectory, and this model was trained elsewhere without one.",
-        "Record it (unlearning.Recorder), or choose newton, rewind, safe, or, once the recipe trains it, retrain.",
-    )
 
 
 def require_vectors_fit(bench: OpenModel, examples: Examples, most: int) -> None:
     """Require that the holders' vectors take at most ``most`` bytes, and what else it keeps fits. Raises Refused."""
     method = bench.method
-    method.require_size(bench.problem, len(examples))
+    if bench.world_model is None:  # a world that trains has asked it, of the model itself
+        method.require_size(bench.problem, len(examples))
     if not isinstance(method, KeepsVectors):
         return
     holders = len(method.holders(bench.problem, examples))
@@ -177,13 +175,6 @@ def require_vectors_fit(bench: OpenModel, examples: Examples, most: int) -> None
             f"{most:,} are kept.",
             SMALLER if bench.problem.training.converge is None else "Use newton or retrain.",
         )
-
-
-def may_claim_without_her(policy: Policy, guarantee: Guarantee, recipe: Recipe) -> bool:
-    """Tell whether a version of the generation, or of the retrain that follows it, claims ``proved`` or ``exact``."""
-    if guarantee in (Guarantee.PROVED, Guarantee.EXACT):
-        return True
-    return recipe.weights is None and policy.falls_back
 
 
 def design_of(policy: Policy, people: int) -> Design:
@@ -234,11 +225,6 @@ def _require_drawable(policy: Policy, problem: Problem, method: Method) -> None:
         raise Refused(
             "calibrated draws orders over people, and this policy forgets samples.", "Set granularity subject."
         )
-    if problem.recipe.train is not None:
-        raise Refused(
-            "calibrated measures retrainings of the built-in training, and the recipe trains the model itself (train).",
-            "Choose late, shards or retrain, which repeat your own training; or ask for the guarantee none.",
-        )
     if problem.trained < problem.dimension:
         raise Refused(
             "calibrated covers the whole published file, and the training changes buffers of the model, as the running "
@@ -279,10 +265,8 @@ def guarantee_to_json(terms: Terms) -> dict[str, Any]:
     """Return the part of the manifest that ``guarantee_from_json`` reads."""
     design = None if terms.design is None else asdict(terms.design) | {"sizes": list(terms.design.sizes)}
     constants = [asdict(constant) for constant in terms.constants]
-    words: dict[str, Any] = {"operators_word": terms.operators_word, "deterministic": terms.deterministic}
-    words |= {} if terms.repeats is None else {"repeats": terms.repeats}
-    noted = {HOLDOUT_READ: True} if terms.holdout_read else {}
-    return {"constants": constants, "design": design, "tried": list(terms.tried)} | words | noted
+    repeats = {} if terms.repeats is None else {"repeats": terms.repeats}
+    return {"constants": constants, "design": design, "deterministic": terms.deterministic} | repeats
 
 
 def guarantee_from_json(frozen: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,8 +276,6 @@ def guarantee_from_json(frozen: Mapping[str, Any]) -> dict[str, Any]:
         "constants": tuple(Constant(**constant) for constant in frozen.get("constants", ())),
         "design": None if design is None else Design(**design | {"sizes": tuple(design["sizes"])}),
         "chosen": "chosen" in frozen,
-        "tried": tuple(frozen.get("tried", ())),
-        "operators_word": bool(frozen.get("operators_word", False)),
         "deterministic": bool(frozen.get("deterministic", False)),
         "repeats": frozen.get("repeats"),
     }

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -38,15 +38,14 @@ from expunge.workers.storage.parts import MadePart
 from expunge.workers.storage.threads import own_threads
 from unlearning.accounting.world import DeclaredFile, Enclosure, WorldRecord
 from unlearning.artefact import bytes_of
-from unlearning.methods.shards.merge import Merge
-from unlearning.model.fit import Phase
-from unlearning.model.user_code.own_training import WHOLE, Fitted
+from unlearning.methods.shards import Merge
+from unlearning.model.descent.fitted import Fitted
+from unlearning.model.phases import Phase
 from unlearning.rows import Published
 from unlearning.types import Examples, Progress, RecipeError, Refused
 
 SEEDS = 2**31
 """seeds are below: numpy takes 32 bits, LightGBM 31"""
-SOURCE_KINDS = {"TableSource": "table", "QuerySource": "query", "FolderSource": "folder", "ArraysSource": "arrays"}
 MEMBERS = "member-{}/{}"
 """how a file of a member is called in the archive of ``shards``"""
 
@@ -126,7 +125,8 @@ class WorldBuild:
             walls=Enclosure.weakest(part.walls for part in self.used.values()),
             code=self.recipe.digest,
             public_files=tuple(DeclaredFile(path, sha256) for path, sha256 in sorted({*self.recipe.public.values()})),
-            sources=tuple(SOURCE_KINDS[source["kind"]] for source in self.recipe.sources.values()),
+            sources=self.recipe.source_kinds,
+            own_readers=self.recipe.own_readers,
             repeats=repeats,
         )
 
@@ -233,7 +233,7 @@ class WorldBuild:
             if start is not None:
                 files[START] = stack.enter_context(sealed(start.data))
             words = self.recipe.order(None if start is None else start.listing) | {"device": str(self.device)}
-            scored = handles_of(aside, ASIDE) if planned.last else {}
+            scored = handles_of(aside, ASIDE) if planned.last else None
             outcome = world(PartOrder(words, files, scored, seed_of(planned.part)))
         seconds = work_of(time.perf_counter() - begun, outcome.cpu_seconds, str(self.device))
         return _made(outcome, outcome.score, seconds)
@@ -336,24 +336,20 @@ def surroundings_of(recipe: RowsRecipe, device: torch.device) -> dict[str, str]:
 
 
 def staying_aside(
-    pepper: Pepper, tenant_id: str, units: SourceUnits, gone: Set[str], known: Set[str] | None = None
+    pepper: Pepper, tenant_id: str, units: SourceUnits, stay: Callable[[Set[str]], bool]
 ) -> dict[str, list[int]]:
-    """Return the units, by source, that a model is scored by.
-
-    ``gone``: the digests of people who asked to leave. ``known``: those of the people whom registration kept apart;
-    None: everyone is known.
-    """
+    """Return the units, by source, that a model is scored by: those of whose people, by digest, ``stay`` is true."""
     numbers: dict[str, list[int]] = {}
     for source, number in units.aside:
         people = {subject_digest(pepper, tenant_id, person) for person in units.people((source, number))}
-        if people.isdisjoint(gone) and (known is None or people <= known):
+        if stay(people):
             numbers.setdefault(source, []).append(number)
     return numbers
 
 
 def seed_of(part: object) -> int:
     """Return the seed of a part's generators: by its name, so that no two shards draw alike."""
-    name = part.name if isinstance(part, Phase) else WHOLE
+    name = part.name if isinstance(part, Phase) else "all"
     return int.from_bytes(hashlib.sha256(f"part {name}".encode()).digest()[:4]) % SEEDS
 
 

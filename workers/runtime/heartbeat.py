@@ -17,7 +17,7 @@ from expunge.service.infra.broker.messages import Dropped
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.tables import Generation, Heartbeat
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND, time_bucket
-from expunge.service.queue import THREADS, Serves, TakenLease, renew
+from expunge.service.queue import BROKER_REFUSES, THREADS, Serves, TakenLease, renew
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.drain import look, sleep
 from expunge.workers.runtime.machine import Machine
@@ -33,6 +33,9 @@ class HeartbeatSender:
     """A thread that beats every third of a lease, at least every five seconds. ``hold`` names the lease to renew.
 
     ``after_beats``: what another thread calls after a beat. It may take long, and delays no beat.
+    ``broker_refuses``: whether the broker refuses this process, as was last seen; each beat tells it, and /readyz.
+    ``file`` is touched before each beat, also where the beat fails: a probe that reads it restarts a process that
+    hangs, and none whose database is away.
 
     A beat that fails (the database is unreachable) is logged and tried again. A lease that ends meanwhile is fenced.
     ``stop`` deletes the process's row. The row of a process that died is deleted by the next of its kind that is
@@ -48,12 +51,14 @@ class HeartbeatSender:
         *,
         machine: Machine | None = None,
         serves: Serves | None = None,
+        file: Path | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._database = database
         self._clock = clock
         self._process, self._kind, self._machine, self._serves = process, kind, machine, serves
         self._lease_seconds = lease_seconds
+        self._file = file
         self._every = min(lease_seconds / 3, 5.0)
         self._stop = threading.Event()
         self._guard = threading.Lock()
@@ -62,6 +67,7 @@ class HeartbeatSender:
         self._phase = ""
         self._has_replaced = False
         self.after_beats: list[Callable[[], object]] = []
+        self.broker_refuses = False
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
         self._errands = threading.Thread()
 
@@ -69,11 +75,19 @@ class HeartbeatSender:
     def of(cls, process: Process, kind: str) -> HeartbeatSender:
         """Return the heartbeat of a process that computes models."""
         database, limits = process.storage.database, process.limits
-        return cls(database, process.owner, kind, limits.lease_seconds, machine=process.machine, serves=process.serves)
+        return cls(
+            database,
+            process.owner,
+            kind,
+            limits.lease_seconds,
+            machine=process.machine,
+            serves=process.serves,
+            file=process.settings.heartbeat_file,
+        )
 
     def start(self) -> None:
         """Wait for the database, beat once, and start the thread that beats from then on."""
-        retry(self.beat, tries=None)
+        retry(self._turn, tries=None)
         self._thread.start()
 
     def stop(self) -> None:
@@ -120,6 +134,15 @@ class HeartbeatSender:
             if ours and generation_id is not None:
                 session.execute(update(Generation).where(Generation.id == generation_id).values(phase=_note(phase)))
 
+    def _turn(self) -> None:
+        """Touch the file and beat. Raises Busy."""
+        if self._file is not None:
+            try:
+                self._file.touch()
+            except OSError as error:  # a full disk: the beat in the database goes on
+                log.warning("%s was not touched: %s", self._file, error.strerror)
+        self.beat()
+
     def _show(self, session: Session, at: int) -> None:
         row = session.get(Heartbeat, self._process)
         if row is None:
@@ -128,8 +151,10 @@ class HeartbeatSender:
             )
             if self._machine is not None:
                 row.device, row.card = self._machine.kind, self._machine.card
-            row.serves = None if self._serves is None else self._serves.to_json() | {THREADS: own_threads()}
             session.add(row)
+        if self._serves is not None:
+            told = {THREADS: own_threads()} | ({BROKER_REFUSES: True} if self.broker_refuses else {})
+            row.serves = self._serves.to_json() | told
         row.beat_at, row.skew = at, round(self._clock() * SECOND) - at
         row.dropped = Dropped.count
         self._replace(session, row.started_at, at)
@@ -153,7 +178,7 @@ class HeartbeatSender:
     def _run(self) -> None:
         while not self._stop.wait(self._every):
             try:
-                self.beat()
+                self._turn()
             except Exception as error:  # the next beat may succeed; the lease decides
                 log.warning("heartbeat failed: %s", type(error).__name__)
                 continue
@@ -227,4 +252,4 @@ class Stopwatch:
         finally:
             took = time.perf_counter() - start
             sleep(max(0.0, time_bucket(took) - took))
-            self.seconds[UNLEARN] += time_bucket(took) - took
+            self.seconds[UNLEARN] = self.seconds.get(UNLEARN, 0.0) + time_bucket(took) - took

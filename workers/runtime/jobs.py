@@ -13,22 +13,25 @@ from typing import Any
 
 from safetensors.torch import save
 
-from expunge.workers.runtime.model_tasks import carry_out, judged, trained
+from expunge.workers.runtime.model_tasks import carry_out, trained
 from expunge.workers.runtime.world import Files, Score
 from unlearning.recipe import Recipe
 from unlearning.rows import (
     MappedBefore,
     PublicFile,
     Published,
+    ReaderSource,
     Rows,
     RunParameter,
     Source,
     TrainingRun,
+    WeightsFile,
     block_to_bytes,
     blocks_from_bytes,
     map_block,
     rows_from_bytes,
     source_to_json,
+    to_arrow,
 )
 from unlearning.types import RecipeError
 
@@ -37,6 +40,10 @@ Listing = Sequence[tuple[str, int]]
 Outcome = tuple[Mapping[str, Any], bytes, Score | None]
 ROWS, ASIDE, START, MEMBER, MAPPED = "rows ", "aside ", "start", "member ", "mapped "
 """how the files of a part begin, before the parameter or the number that they are of; MAPPED, before ROWS or ASIDE"""
+HOW_TO_PORT = """Let the service read the data, and compute from the rows that it hands over:
+    def recipe(rows: ul.Rows = ul.table("people.csv", person="person", aside=0.2)) -> ul.Published:
+        table = rows.pandas()
+        return ul.Published({"model.txt": ...}, score=lambda aside: ...)"""
 BLOCK = "block.npy"
 """the file that a function of one block leaves"""
 
@@ -46,13 +53,22 @@ def declare(module: ModuleType, _files: Files, _order: Mapping[str, Any]) -> Out
     defaults = {name: parameter.default for name, parameter in inspect.signature(_recipe(module)).parameters.items()}
     sources = {name: source_to_json(default) for name, default in defaults.items() if isinstance(default, Source)}
     public = {
-        name: [default.path, default.sha256] for name, default in defaults.items() if isinstance(default, PublicFile)
+        name: [default.path, default.sha256]
+        for name, default in defaults.items()
+        if isinstance(default, PublicFile) and not isinstance(default, WeightsFile)
+    }
+    weights = {
+        name: [default.path, default.sha256] for name, default in defaults.items() if isinstance(default, WeightsFile)
     }
     runs = [name for name, default in defaults.items() if isinstance(default, RunParameter)]
     unknown = [name for name, default in defaults.items() if default is inspect.Parameter.empty]
-    if unknown or not sources:
-        what = f"recipe() has a parameter {unknown[0]!r} without a source." if unknown else "recipe() has no source."
+    if unknown:
+        what = f"recipe() has a parameter {unknown[0]!r} without a source."
         raise RecipeError(what, "Write `def recipe(rows=ul.table('people.csv', person='person'))`.")
+    if not sources:
+        raise RecipeError("recipe() asks for no rows, and opens nothing by itself.", HOW_TO_PORT)
+    for source in (default for default in defaults.values() if isinstance(default, ReaderSource)):
+        _require_own(module, source.call, "reader")
     merges = callable(getattr(module, "merge", None))
     facts = {"sources": sources, "public": public, "run": runs[:1], "merges": merges}
     maps = {
@@ -60,7 +76,7 @@ def declare(module: ModuleType, _files: Files, _order: Mapping[str, Any]) -> Out
         for name, default in defaults.items()
         if isinstance(default, Source) and default.functions
     }
-    return facts | ({"maps": maps} if maps else {}), b"", None
+    return facts | ({"maps": maps} if maps else {}) | ({"weights": weights} if weights else {}), b"", None
 
 
 def train(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome:
@@ -69,9 +85,11 @@ def train(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome
     """
     made = _called(module, files, order)
     published = trained(made, order["device"]) if isinstance(made, Recipe) else _published("recipe", made)
+    brings_holdout = isinstance(made, Recipe) and not callable(made.holdout)
 
     def score(aside: Files) -> Mapping[str, Any]:
-        return {"score": _score(published, _rows_apart(module, aside, order))}
+        apart = _rows_apart(module, aside, order)
+        return {"score": _score(published, apart) if apart or brings_holdout else None}
 
     listing, data = pack(published.files)
     return {"files": listing}, data, None if published.score is None else score
@@ -86,12 +104,6 @@ def model(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome
     return facts, save(tensors), None
 
 
-def judge(_module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome:
-    """Train, forget, bound and measure a linear head on features, where no code of a recipe is."""
-    facts, tensors = judged(files, order)
-    return facts, save(tensors), None
-
-
 def map_rows(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome:
     """Call a function of the module on one block of rows."""
     public = {name: Path(path) for name, path in order["public"].items()}
@@ -99,6 +111,11 @@ def map_rows(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outc
         getattr(module, order["function"]), rows_from_bytes(files[ROWS], folder=Path.cwd() / "block"), public
     )
     return {}, block_to_bytes(array), None
+
+
+def read(module: ModuleType, _files: Files, order: Mapping[str, Any]) -> Outcome:
+    """Call the module's own reader of a file or folder, which sees everybody's rows; answer with these."""
+    return {}, to_arrow(getattr(module, order["function"])(Path(order["path"])), order["function"]), None
 
 
 def merge(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome:
@@ -109,7 +126,7 @@ def merge(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome
     return {"files": listing}, data, None
 
 
-JOBS = {"declare": declare, "train": train, "model": model, "judge": judge, "map": map_rows, "merge": merge}
+JOBS = {"declare": declare, "train": train, "model": model, "map": map_rows, "merge": merge, "read": read}
 
 
 def pack(files: Mapping[str, bytes | str]) -> tuple[list[tuple[str, int]], bytes]:
@@ -135,6 +152,7 @@ def _called(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Any:
     """Return what the recipe makes of the rows, the public files and the part before."""
     given: dict[str, Any] = {name: _rows(module, files, order, ROWS, name) for name in order["sources"]}
     given |= {name: Path(path) for name, path in order["public"].items()}
+    given |= {name: None if path is None else Path(path) for name, path in order["weights"].items()}
     start = None if order["start"] is None else unpack(order["start"], files[START])
     given |= dict.fromkeys(order["run"], TrainingRun(start))
     return _recipe(module)(**given)
@@ -156,9 +174,7 @@ def _recipe(module: ModuleType) -> Any:
 def _files_of(module: ModuleType, function: Callable[..., Any], public: Mapping[str, Any]) -> list[str]:
     """Return the public files that a function takes beside its rows, by the names of the recipe's parameters."""
     name = function.__name__
-    if getattr(module, name, None) is not function:
-        what = f"map names {name}(), which the recipe's module does not have under that name."
-        raise RecipeError(what, f"Write `def {name}(block): ...` in the module, outside of other functions.")
+    _require_own(module, function, "map")
     _, *others = inspect.signature(function).parameters.values()
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     files = [other.name for other in others if other.default is other.empty and other.kind in by_name]
@@ -167,6 +183,14 @@ def _files_of(module: ModuleType, function: Callable[..., Any], public: Mapping[
         what = f"{name}() takes {unknown[0]!r}, and recipe() declares no public file of that name."
         raise RecipeError(what, f"Say it in recipe(): `{unknown[0]}=ul.public('path', sha256=...)`.")
     return files
+
+
+def _require_own(module: ModuleType, function: Any, role: str) -> None:
+    """Raise RecipeError where the module has no such function under its name: another process could not call it."""
+    name = getattr(function, "__name__", repr(function))
+    if getattr(module, name, None) is not function:
+        what = f"{role} names {name}(), which the recipe's module does not have under that name."
+        raise RecipeError(what, f"Write `def {name}(...): ...` in the module, outside of other functions.")
 
 
 def _rows(module: ModuleType, files: Files, order: Mapping[str, Any], kind: str, name: str) -> Rows:
@@ -199,4 +223,9 @@ def _score(published: Published, aside: Mapping[str, Rows]) -> float | None:
     if score is None:
         return None
     value = score(*aside.values()) if len(aside) == 1 else score(**aside)
-    return None if value is None else float(value)
+    if value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise RecipeError(f"score() gave a {type(value).__name__}.", "Give one number: greater is better.") from None

@@ -8,7 +8,9 @@ from pathlib import Path
 
 DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/kfd"))
 """one of them is there where a GPU can be used"""
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+CGROUP = Path("/sys/fs/cgroup")
+_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
+"""of version 2 and of version 1"""
 
 
 @dataclass(frozen=True)
@@ -43,5 +45,5 @@ def machine_of(name: str) -> Machine:
 def host_bytes() -> int:
     """Return the memory that this process may use: the machine's, or its container's limit."""
     own = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = CGROUP_LIMIT.read_text().strip() if CGROUP_LIMIT.exists() else "max"
-    return own if limit == "max" else min(own, int(limit))
+    limits = [(CGROUP / name).read_text().strip() for name in _LIMITS if (CGROUP / name).exists()]
+    return min([own, *(int(limit) for limit in limits if limit != "max")])

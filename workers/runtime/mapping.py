@@ -151,12 +151,15 @@ class BlockMaker:
         return self.kept.key_of(json.dumps({"map": function, "block": block, **self.surroundings}, sort_keys=True))
 
 
-def open_public_files(recipe: RowsRecipe) -> list[str]:
-    """Return the paths of the recipe's public files. Raises Refused where one is not the declared one."""
+def open_public_files(recipe: RowsRecipe, *, imports: bool = False) -> list[str]:
+    """Return the paths of the recipe's public files, and where it ``imports`` them of the weights from elsewhere.
+
+    Raises Refused where one is not the declared one.
+    """
+    files = {**recipe.public, **(recipe.weights if imports else {})}
     try:
         return [
-            str(open_public(PublicFile(path, sha256), recipe.roots[name]))
-            for name, (path, sha256) in recipe.public.items()
+            str(open_public(PublicFile(path, sha256), recipe.roots[name])) for name, (path, sha256) in files.items()
         ]
     except RecipeError as error:
         raise Refused(error.what, error.hint) from None

@@ -1,7 +1,7 @@
 """What a world does with the model of a recipe that returns ``ul.Recipe``: it describes, trains, forgets and measures.
 
 This runs beside the recipe's code, and what it answers is read as coming from there. Of a linear head it answers the
-features and the settings; all else is done by a judge, a world without the recipe's code (``judged``), and a bound is
+features and the settings; all else is done by a judge, a process without the recipe's code (``judged``), and a bound is
 computed nowhere but there.
 
 Samples are named by their number in the order in which the recipe gives them. The service says at which position of its
@@ -11,7 +11,7 @@ manifest each stands, and whose it is.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,16 +25,19 @@ from expunge.workers.runtime.world import Files
 from unlearning.accounting.certificate import Guarantee
 from unlearning.bounds.minimiser import Minimiser
 from unlearning.columns import Column
+from unlearning.features.tangent import tangent_of_rows
+from unlearning.fitted import files_of_fitted
 from unlearning.methods import load
-from unlearning.model.closed_form import require_agreement
-from unlearning.model.linear_head import Head, head_of
+from unlearning.model.closed_form import FEW, ROWS, require_agreement, require_own_weights
+from unlearning.model.linear_head import Affine, Head, head_of
 from unlearning.model.method import Bound, Method, require_followed
 from unlearning.model.problem import Problem, metric_name
+from unlearning.model.tangent import TangentModel, affine_of, drawn_start
 from unlearning.model.training import learn, train
 from unlearning.quality.distance_left import with_distance_left
 from unlearning.recipe import Recipe, Samples
 from unlearning.rows import Published, Rows, with_holdout
-from unlearning.settings import Training
+from unlearning.settings import Schedule, Training
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -50,16 +53,20 @@ from unlearning.types import (
 )
 
 EXAMPLES, STATE, VECTORS, FORGOTTEN, WEIGHTS = "examples", "state", "vectors", "forgotten", "weights"
-LEARNED = "learned"
+LEARNED, PLANNED, IMPORTED = "learned", "planned", "imported"
 OBJECTIVE, APART = "objective", "kept apart"
 """files of tensors that an order brings along; the last two are for a judge"""
-FEATURES, TARGETS, WEIGHT = "features", "targets", "weight"
-"""the tensors of an objective: (n, D) float64, (n, ...), (n,)"""
+FEATURES, TARGETS, WEIGHT, START = "features", "targets", "weight", "start"
+"""the tensors of an objective: (n, D) float64, (n, ...), (n,); and where steps of descent begin, (d,) float64"""
 SETTINGS = ("weight_decay", "seed", "converge", "sample_clip", "radius")
 """of a training that ends in a minimiser: those that its objective follows from"""
+STEPS = ("epochs", "learning_rate", "decay", "clip")
+"""of full-batch descent: those that its steps follow from too, beside the schedule"""
+MOST_WRITTEN = 2**26
+"""numbers (half a gigabyte) of the Jacobians that a world writes out for a judge"""
 CHECKPOINT = "model.safetensors"
-VECTOR, KEPT, CONSTANT = "vector ", "state ", "constant "
-"""how the names of tensors begin, before that of the holder, of the state's tensor and of the model's"""
+VECTOR, KEPT, CONSTANT, BESIDE = "vector ", "state ", "constant ", "beside "
+"""how the names of tensors begin, before that of the holder, of the state's tensor, of the model's, and of a file"""
 Answer = tuple[dict[str, Any], dict[str, Tensor]]
 """facts as plain JSON, and tensors by name"""
 
@@ -103,9 +110,7 @@ class _Task:
         if "inputs" in given:
             rows = Tensors(given["inputs"], given["targets"])
         else:
-            held = self.recipe.samples.held(None)
-            if not isinstance(held, Tensors):
-                raise TypeError("samples are held in memory")
+            held = self.recipe.samples.rows
             numbers, device = given["numbers"].cpu(), given["positions"].device
             rows = Tensors(held.inputs[numbers].to(device), held.targets[numbers].to(device))
         people = Column(given["holders"].cpu(), tuple(self.words["holders"]))
@@ -124,24 +129,40 @@ def carry_out(recipe: Recipe, files: Files, words: Mapping[str, Any], apart: Map
 
 def trained(recipe: Recipe, device: str) -> Published:
     """Train the recipe's model by its settings, and return it as a checkpoint, as every other method publishes it."""
-    if recipe.train is not None or recipe.weights is not None:
-        what = "The recipe gives weights or train, and this method trains a model by ul.Training, or not at all."
-        raise RecipeError(what, "Train in the recipe itself and return ul.Published.")
+    require_given_by_rows(recipe)
     problem = Problem(recipe, device)
-    weights = train(problem, recipe.samples.examples(device=device)).weights.to(problem.dtype)
+    examples = recipe.samples.examples(device=device)
+    require_own_weights(problem, examples, _generator_of(recipe))
+    weights = train(problem, examples).weights.to(problem.dtype)
     tensors = {name: value.detach().cpu().contiguous() for name, value in problem.tensors(weights).items()}
 
     def score(*one: Rows, **several: Rows) -> float | None:
         measured = Problem(with_holdout(recipe, dict(enumerate(one)) if one else several), device)
         return measured.accuracy(weights, *(part.to(measured.device) for part in measured.recipe.holdout_tensors))
 
-    return Published({CHECKPOINT: save(tensors, {"format": "pt"})}, score=score)
+    return Published({CHECKPOINT: save(tensors, {"format": "pt"}), **files_beside(recipe)}, score=score)
+
+
+def files_beside(recipe: Recipe) -> dict[str, bytes]:
+    """Return the files that are published with the model. Raises RecipeError."""
+    files: dict[str, bytes] = {}
+    for name, fitted in recipe.publish.items():
+        files |= files_of_fitted(name, fitted)
+    if CHECKPOINT in files:
+        raise RecipeError(f"publish gives a file {CHECKPOINT!r}, which is the model's.", "Give it another name.")
+    return files
 
 
 def _describe(task: _Task) -> Answer:
     """Answer what the model is made of, and of each sample its id, its people and a digest of what it holds."""
-    recipe, problem = task.recipe, task.problem
-    require_no_other_training(recipe)
+    recipe = task.recipe
+    imports = any(task.words["weights"].values())
+    require_given_by_rows(recipe, imports=imports)
+    if imports and recipe.weights is None:
+        what = "The recipe declares ul.weights, and gives no weights when it gets the file."
+        raise RecipeError(what, "Give ul.Recipe(weights=None if path is None else load_file(path)).")
+    problem = task.problem
+    require_own_weights(problem, recipe.samples.examples(device=problem.device), _generator_of(recipe))
     named = (*problem.module.named_parameters(), *problem.module.named_buffers())
     slots = {slot.name for slot in problem.layout}
     slot_of = {id(value): name for name, value in named if name in slots}
@@ -149,6 +170,7 @@ def _describe(task: _Task) -> Answer:
     constants = {
         f"{CONSTANT}{name}": value.detach().clone() for name, value in saved.items() if id(value) not in slot_of
     }
+    imported = {IMPORTED: problem.flatten(recipe.weights)} if recipe.weights is not None else {}
     samples = recipe.samples
     facts = {
         "layout": [[slot.name, list(slot.shape), slot.start, slot.stop, slot.buffer] for slot in problem.layout],
@@ -156,26 +178,40 @@ def _describe(task: _Task) -> Answer:
         "dtypes": {name: str(value.dtype).removeprefix("torch.") for name, value in saved.items()},
         "metric": metric_name(recipe),
         "holdout": not callable(recipe.holdout),
+        "recorded": recipe.trajectory is not None,
         "refused": {name: _why_refused(name, recipe) for name in task.words["methods"]},
         "ids": list(samples.names),
         "people": [list(people) for people in samples.people.values],
+        "vectors_for": None if recipe.vectors_for is None else sorted(recipe.vectors_for),
     }
-    tensors = constants | {"contents": _contents(recipe), "codes": samples.people.codes.clone()}
-    head = head_for_judge(problem, recipe)
+    beside = {
+        f"{BESIDE}{name}": torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        for name, content in files_beside(recipe).items()
+    }
+    tensors = beside | constants | imported | {"contents": _contents(recipe), "codes": samples.people.codes.clone()}
+    compared = FEW if task.words["again"] else ROWS
+    head = affine_for_judge(problem, recipe, task.policys_method, compared)
     if head is None:
         return facts, tensors
-    inputs, _ = samples.tensors()
-    tensors |= {FEATURES: _features(head, inputs), TARGETS: samples.unweighted_targets()}
+    tensors |= {FEATURES: _features(head, samples.inputs), TARGETS: samples.targets}
     tensors |= {} if samples.weight is None else {WEIGHT: samples.weight}
+    tensors |= {} if recipe.training.converge is not None else {START: problem.initial().double().cpu()}
     return facts | {"head": _head_in_words(head, recipe)}, tensors
 
 
-def require_no_other_training(recipe: Recipe) -> None:
-    """Raise Refused where the recipe gives what one with rows cannot."""
-    for given in ("vectors_for", "weights"):
-        if getattr(recipe, given) is not None:
-            what = f"The recipe gives {given}, which a recipe with rows does not have yet."
-            raise Refused(what, "Leave it out: every person gets a vector, and the service trains.")
+def require_given_by_rows(recipe: Recipe, *, imports: bool = False) -> None:
+    """Raise RecipeError where the recipe gives what comes from its rows or from a declared file.
+
+    ``imports``: it was handed the file of a model that was trained elsewhere.
+    """
+    if recipe.holdout_subjects is not None:
+        what = "The recipe gives holdout_subjects, and the service knows by the rows whom accuracy is measured by."
+        raise RecipeError(what, "Say aside= in the source, and let holdout be a function of the rows kept apart.")
+    if recipe.weights is not None and not imports:
+        what = "The recipe gives weights, and the service handed it none."
+        raise RecipeError(
+            what, "Declare the file, path=ul.weights('model.safetensors', sha256=...), and give None for None."
+        )
 
 
 def _why_refused(method: str, recipe: Recipe) -> list[str] | None:
@@ -187,40 +223,111 @@ def _why_refused(method: str, recipe: Recipe) -> list[str] | None:
     return None
 
 
-def head_for_judge(problem: Problem, recipe: Recipe) -> Head | None:
-    """Return the model's linear head, where a judge can train it: it ends in a minimiser, and nothing acts beside.
+def affine_for_judge(
+    problem: Problem, recipe: Recipe, method: Method | None = None, compared: int = ROWS
+) -> Affine | None:
+    """Return the model's linear head, or its tangent, where a judge can train it, and nothing acts beside.
+
+    It ends in a minimiser; or a head takes plain full-batch steps, and the method has a bound for these. A tangent's
+    Jacobians are at most ``MOST_WRITTEN`` numbers. On ``compared`` samples it is compared with its structure.
 
     Raises Refused where it computes something else than its structure says.
     """
     training = recipe.training
-    if training.converge is None or training.augment is not None or problem.acts_in_training:
+    if training.converge is None and (method is None or not _bounds_steps(method, problem)):
+        return None
+    if training.augment is not None or problem.acts_in_training:
         return None
     work = problem.double()
-    head = head_of(work)
-    if head is not None:
-        drawn = torch.Generator().manual_seed(training.seed)
-        require_agreement(work, recipe.samples.examples(device=problem.device), drawn)
-    return head
+    model = head_of(work) if training.converge is None else affine_of(work)
+    if isinstance(model, TangentModel) and (recipe.weights is not None or _written(model) > MOST_WRITTEN):
+        return None
+    if model is not None:
+        require_agreement(work, recipe.samples.examples(device=problem.device), _generator_of(recipe), compared)
+    return model
 
 
-def _features(head: Head, inputs: Tensor) -> Tensor:
-    """Return what the head's layer is fed, (n, D) float64."""
-    features = head.features(inputs.to(head.problem.device))
-    return features[:, : head.layer.in_features].cpu().contiguous()
+def _written(tangent: TangentModel) -> int:
+    """Return how many numbers the values and Jacobians of all samples are."""
+    problem = tangent.problem
+    return len(problem.recipe.samples) * tangent.outputs * (1 + problem.dimension)
 
 
-def _head_in_words(head: Head, recipe: Recipe) -> dict[str, Any]:
-    training, decay = recipe.training, head.problem.decay
-    weights = head.layer.weight.numel()
-    parts = {"weight": decay[:weights]} | ({} if head.layer.bias is None else {"bias": decay[weights:]})
+def _bounds_steps(method: Method, problem: Problem) -> bool:
+    """Tell whether the method bounds how far its own steps can end from those of the problem's training."""
+    size, elsewhere = problem.training.step_size, problem.recipe.weights is not None
+    whole = size is None or size >= len(problem.recipe.samples)
+    return method.bound(Guarantee.PROVED) is not None and whole and not elsewhere and not problem.ingredients
+
+
+def _generator_of(recipe: Recipe) -> torch.Generator:
+    """Return a generator on the CPU for what is compared at random weights, the same for the same recipe."""
+    return torch.Generator().manual_seed(recipe.training.seed)
+
+
+def _features(model: Affine, inputs: Tensor) -> Tensor:
+    """Return what a head's layer is fed, (n, D) float64; of a tangent values and Jacobians, (n, K + K d)."""
+    features = model.features(inputs.to(model.problem.device))
+    if isinstance(model, TangentModel):
+        values, jacobians = model.tangent.rows(features)
+        return torch.cat([values, jacobians.flatten(1)], dim=1).cpu().contiguous()
+    return features[:, : _layer(model).in_features].cpu().contiguous()
+
+
+def _layer(model: Affine) -> torch.nn.Linear:
+    if not isinstance(model, Head):
+        raise TypeError("the model is no linear head")
+    return model.layer
+
+
+def _head_in_words(model: Affine, recipe: Recipe) -> dict[str, Any]:
+    training, decay, tangent = recipe.training, model.problem.decay, isinstance(model, TangentModel)
+    if tangent:
+        parts, sizes = {"displacement": decay}, {"features": model.problem.dimension, "bias": False}
+    else:
+        layer = _layer(model)
+        weights = layer.weight.numel()
+        parts = {"weight": decay[:weights]} | ({} if layer.bias is None else {"bias": decay[weights:]})
+        sizes = {"features": layer.in_features, "bias": layer.bias is not None}
     return {
-        "features": head.layer.in_features,
-        "outputs": head.layer.out_features,
-        "bias": head.layer.bias is not None,
+        **sizes,
+        "outputs": model.outputs,
+        "tangent": tangent,
+        "drawn": tangent and drawn_start(model.problem),
         "loss": recipe.loss,
         "undecayed": [name for name, values in parts.items() if not values.any()],
         **{name: getattr(training, name) for name in SETTINGS},
+        "steps": None if training.converge is not None else _steps_in_words(training),
     }
+
+
+def _steps_in_words(training: Training) -> dict[str, Any]:
+    return {name: getattr(training, name) for name in STEPS} | {"schedule": asdict(training.schedule)}
+
+
+def linear_training(head: Mapping[str, Any]) -> Training:
+    """Return the settings by which a linear head is trained, from its description."""
+    settings = {name: head[name] for name in SETTINGS} | {"undecayed": tuple(head["undecayed"])}
+    if head["steps"] is None:
+        return Training(epochs=0, **settings)
+    steps = {name: head["steps"][name] for name in STEPS}
+    return Training(**steps, schedule=Schedule(**head["steps"]["schedule"]), **settings)
+
+
+def affine_model(head: Mapping[str, Any], start: Tensor | None = None) -> Callable[[], torch.nn.Module]:
+    """Return what builds the model that is trained by itself: a linear layer, or a tangent of given Jacobians."""
+    size = int(head["features"]), int(head["outputs"])
+    if head["tangent"]:
+        return partial(tangent_of_rows, size[1], size[0])
+    return partial(linear_layer, *size, bool(head["bias"]), start)
+
+
+def linear_layer(features: int, outputs: int, bias: bool, start: Tensor | None = None) -> torch.nn.Linear:
+    """Return a linear layer; ``start``: its weights and bias in one row (d,)."""
+    layer = torch.nn.Linear(features, outputs, bias)
+    if start is not None:
+        torch.nn.utils.vector_to_parameters(start.to(layer.weight.dtype), layer.parameters())
+    return layer
 
 
 def judged(files: Files, words: Mapping[str, Any]) -> Answer:
@@ -232,22 +339,29 @@ def judged(files: Files, words: Mapping[str, Any]) -> Answer:
     names = [str(number) for number in range(count)]
     samples = Samples(names, names, tensors[FEATURES], tensors[TARGETS], weight=tensors.get(WEIGHT))
     holdout = (apart[FEATURES], apart[TARGETS]) if apart else (tensors[FEATURES][:1], tensors[TARGETS][:1])
-    recipe = linear_recipe(words["head"], samples, holdout, metric=words["metric"] if apart else None)
+    recipe = linear_recipe(
+        words["head"], samples, holdout, metric=words["metric"] if apart else None, start=tensors.get(START)
+    )
+    if IMPORTED in files:
+        weights = load_tensors(bytes(files[IMPORTED]))[IMPORTED]
+        recipe = replace(recipe, weights=Problem(recipe).tensors(weights))
     return carry_out(recipe, files, words, {})
 
 
 def linear_recipe(
-    head: Mapping[str, Any], samples: Samples, holdout: tuple[Tensor, Tensor], metric: str | None
+    head: Mapping[str, Any],
+    samples: Samples,
+    holdout: tuple[Tensor, Tensor],
+    metric: str | None,
+    start: Tensor | None = None,
 ) -> Recipe:
-    """Return the recipe of a linear layer on features, from its description."""
-    size = head["features"], head["outputs"], head["bias"]
-    settings = {name: head[name] for name in SETTINGS}
+    """Return the recipe of a linear layer on features, or of a tangent, from its description."""
     return Recipe(
-        model=partial(torch.nn.Linear, *size),
+        model=affine_model(head, start),
         samples=samples,
         holdout=holdout,
         loss=head["loss"],
-        training=Training(epochs=0, undecayed=tuple(head["undecayed"]), **settings),
+        training=linear_training(head),
         metric=metric,
     )
 
@@ -255,8 +369,7 @@ def linear_recipe(
 def _useful(task: _Task) -> Answer:
     """Answer the constants of the bound, and what registration reports of it."""
     bound, problem, examples = task.bound, task.problem, task.examples(EXAMPLES)
-    given = task.tensors(STATE)
-    state = State(given[WEIGHTS], {name.removeprefix(KEPT): given[name] for name in given if name != WEIGHTS})
+    state = _state_of(task)
     constants = bound.constants(problem, examples, state)
     values = {constant.name: constant.value for constant in constants}
     report = bound.require_useful(problem, examples, state, task.words["max_distance"], values)
@@ -264,18 +377,18 @@ def _useful(task: _Task) -> Answer:
 
 
 def _refine(task: _Task) -> Answer:
-    """Move weights until their bound is at most the greatest distance; answer both."""
+    """Move an update's weights until their bound is at most the greatest distance; answer both."""
     bound, problem, retain = task.bound, task.problem, task.examples(EXAMPLES)
-    weights = task.tensors(WEIGHTS)[WEIGHTS]
-    moved = bound.refine(problem, weights, retain, task.words["max_distance"])
-    distance = bound.distance(problem, Forgotten(State(moved)), retain, task.words["values"])
-    return {"distance": distance}, {WEIGHTS: moved}
+    state = _state_of(task)
+    moved = bound.refine(problem, state.weights, retain, task.words["max_distance"])
+    forgotten = Forgotten(replace(state, weights=moved), task.words["evidence"])
+    return {"distance": bound.distance(problem, forgotten, retain, task.words["values"])}, {WEIGHTS: moved}
 
 
 def _apart(task: _Task) -> Answer:
     """Answer features and targets of the people who are kept apart."""
     recipe = with_holdout(task.recipe, task.apart)
-    head = head_of(Problem(recipe, task.words["device"]).double())
+    head = affine_of(Problem(recipe, task.words["device"]).double())
     if head is None:
         raise RecipeError("The model has no linear head here.", "Build the same model whoever is in the rows.")
     inputs, targets = recipe.holdout_tensors
@@ -284,11 +397,10 @@ def _apart(task: _Task) -> Answer:
 
 def _contents(recipe: Recipe) -> Tensor:
     """Return a digest of each sample, (n, 32) uint8: of its id, its input, its target and its weight."""
-    digests, ids = bytearray(), iter(recipe.samples.names)
-    for inputs, targets in recipe.samples.blocks():
-        kind = f"{inputs.dtype} {tuple(inputs.shape[1:])} {targets.dtype} {tuple(targets.shape[1:])} ".encode()
-        for x, y in zip(_bytes(inputs), _bytes(targets), strict=True):
-            digests += hashlib.sha256(kind + x + y + next(ids).encode()).digest()
+    digests, inputs, targets = bytearray(), recipe.samples.rows.inputs, recipe.samples.rows.targets
+    kind = f"{inputs.dtype} {tuple(inputs.shape[1:])} {targets.dtype} {tuple(targets.shape[1:])} ".encode()
+    for x, y, id in zip(_bytes(inputs), _bytes(targets), recipe.samples.names, strict=True):
+        digests += hashlib.sha256(kind + x + y + id.encode()).digest()
     return torch.frombuffer(digests, dtype=torch.uint8).reshape(-1, 32)
 
 
@@ -303,6 +415,16 @@ def _train(task: _Task) -> Answer:
     return {}, {LEARNED: _learned(task, problem, examples).weights}
 
 
+def _retrain(task: _Task) -> Answer:
+    """Train as the model was trained, in the same order, without the samples that are left out; answer the weights."""
+    problem, words = task.problem, task.words
+    if problem.training.converge is None:
+        problem = problem.cast(getattr(torch, words["dtype"]))
+    planned = task.tensors(PLANNED)[PLANNED]
+    learned = train(problem, task.examples(EXAMPLES), planned=planned, reference=words["reference"])
+    return {}, {LEARNED: learned.weights}
+
+
 def _learned(task: _Task, problem: Problem, examples: Examples) -> Learned:
     """Train or import, but where the order brings along what another part trained."""
     if LEARNED in task.files:
@@ -314,6 +436,8 @@ def _prepare(task: _Task) -> Answer:
     """Train, and compute what the method keeps. A method that is tuned by people kept apart is given these."""
     if task.apart:
         task = replace(task, recipe=with_holdout(task.recipe, task.apart))
+    # the examples are known by their holders, and so are those among them who get a vector
+    task = replace(task, recipe=replace(task.recipe, vectors_for=task.words["holders_with_vector"]))
     problem, method, examples = task.problem, task.method, task.examples(EXAMPLES)
     method.require_size(problem, len(examples))
     learned = _learned(task, problem, examples)
@@ -334,9 +458,7 @@ def _prepare(task: _Task) -> Answer:
 
 
 def _forget(task: _Task) -> Answer:
-    words, given = task.words, task.tensors(STATE)
-    kept = {name.removeprefix(KEPT): value for name, value in given.items() if name != WEIGHTS}
-    state = State(given[WEIGHTS], kept, words["facts"])
+    words, state = task.words, _state_of(task)
     retain = task.examples(EXAMPLES) if EXAMPLES in task.files else None
     theirs = task.examples(FORGOTTEN) if FORGOTTEN in task.files else None
     vectors = task.tensors(VECTORS) if VECTORS in task.files else {}
@@ -345,6 +467,13 @@ def _forget(task: _Task) -> Answer:
     forgotten = task.method.forget(task.problem, state, forget, retain, draws)
     facts, tensors = _kept(forgotten.state)
     return facts | {"evidence": dict(forgotten.evidence)}, tensors
+
+
+def _state_of(task: _Task) -> State:
+    """Return the state that the order brings along."""
+    given = task.tensors(STATE)
+    kept = {name.removeprefix(KEPT): value for name, value in given.items() if name != WEIGHTS}
+    return State(given[WEIGHTS], kept, task.words["facts"])
 
 
 def _kept(state: State) -> Answer:
@@ -362,7 +491,7 @@ def _samples_of(task: _Task) -> Answer:
     numbers = task.recipe.samples.people.where(people.__contains__).nonzero().squeeze(1)
     inputs, targets = next(iter(task.recipe.samples.rows.read([numbers])))
     ids = list(task.recipe.samples.names.take(numbers))
-    head = head_for_judge(task.problem, task.recipe)
+    head = affine_for_judge(task.problem, task.recipe, task.policys_method, FEW)
     given = inputs if head is None else _features(head, inputs)
     tensors = {"inputs": given.contiguous(), "targets": targets.contiguous()}
     return {"ids": ids}, tensors | {"contents": _contents(task.recipe)[numbers]}
@@ -384,6 +513,7 @@ def _measure(task: _Task) -> Answer:
 TASKS = {
     "describe": _describe,
     "train": _train,
+    "retrain": _retrain,
     "prepare": _prepare,
     "forget": _forget,
     "samples": _samples_of,

@@ -1,11 +1,11 @@
-"""Recipes by name, from the folder that the operator named. Only worker processes use this: a recipe is code.
+"""Recipes by name, from the folder that the operator named, and what their code is.
 
 ``digits`` is ``digits.py`` or ``digits/recipe.py``; ``digits/convolutional`` is ``digits/convolutional.py``. A
 recipe's own folder is importable while it loads, so two recipes may share a module in it.
 
-A recipe's identity is its code as Python reads it, and its settings. Data count apart, by each sample's content.
-Comments, docstrings and layout do not count: Python's parser drops the first and the last, and this module the second.
-The digest is the same on every version of Python that Expunge runs on.
+A recipe's identity is its code as Python reads it, and what it declares (``rows_recipe``). Comments, docstrings and
+layout do not count: Python's parser drops the first and the last, and this module the second. The digest is the same on
+every version of Python that Expunge runs on.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ import importlib.util
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import Field, dataclass, fields, is_dataclass
 from functools import lru_cache
-from numbers import Integral, Real
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,20 +26,11 @@ from typing import Any
 from expunge.service.models import locate
 from expunge.workers.runtime.failures import refusal
 from expunge.workers.runtime.world import Code
-from unlearning.model.user_code.global_state import settings_kept
+from unlearning.model.global_state import settings_kept
 from unlearning.recipe import Recipe
 from unlearning.types import RecipeError, Refused
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}(/[a-z0-9][a-z0-9_-]{0,62}){0,3}")
-
-
-@dataclass(frozen=True)
-class LoadedRecipe:
-    """A recipe as it was just run, with the digests of its code and of its settings."""
-
-    recipe: Recipe
-    digest: str
-    settings: str
 
 
 def find(root: Path, name: str) -> Path:
@@ -60,31 +49,20 @@ def names(root: Path) -> list[str]:
     return sorted({name for name in files if NAME.fullmatch(name)})
 
 
-def check(root: Path, name: str) -> None:
-    """Import the recipe without running it. Raises Refused as ``load`` does."""
-    path = find(root, name)
-    with _plainly(path), _importable(path.parent), settings_kept():
-        _run(path, digest_of(path))
+def load(root: Path, name: str, call: Callable[[Callable[..., Any]], Any]) -> Recipe:
+    """Run the recipe here and return what it made, as the laboratory does; a service calls it in a world.
 
-
-def _without_rows(recipe: Callable[..., Any]) -> Any:
-    return recipe()
-
-
-def load(root: Path, name: str, call: Callable[[Callable[..., Any]], Any] = _without_rows) -> LoadedRecipe:
-    """Run the recipe and return it. Raises Refused with a plain reason for any exception of the recipe's code.
-
-    The exception's message may contain a person's data: it is in the hint only, which no audit entry holds.
+    Raises Refused with a plain reason for any exception of the recipe's code. The exception's message may contain a
+    person's data: it is in the hint only, which no audit entry holds.
 
     ``call``: what calls the module's function ``recipe``.
     """
     path = find(root, name)
-    digest = digest_of(path)
     with _plainly(path), _importable(path.parent), settings_kept():
-        recipe = call(_run(path, digest).recipe)
+        recipe = call(_run(path, digest_of(path)).recipe)
     if not isinstance(recipe, Recipe):
         raise Refused(f"recipe() returned a {type(recipe).__name__}.", "Return an unlearning.Recipe.")
-    return LoadedRecipe(recipe, digest, settings_digest(recipe))
+    return recipe
 
 
 def _run(path: Path, digest: str) -> ModuleType:
@@ -94,7 +72,7 @@ def _run(path: Path, digest: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not callable(getattr(module, "recipe", None)):
-        raise Refused(f"{path.name} does not define recipe().", "Define `def recipe(): return unlearning.Recipe(...)`.")
+        raise Refused(f"{path.name} does not define recipe().", "Define `def recipe(rows: ul.Rows = ul.table(...))`.")
     return module
 
 
@@ -172,37 +150,6 @@ def _local_files(path: Path) -> dict[Path, str]:
             digests[file], imports = _parsed(file.read_bytes())
             waiting += _files(folder, file, imports)
     return digests
-
-
-def settings_digest(recipe: Recipe) -> str:
-    """Return the sha256, in hex, of the recipe's settings: training, loss, seed, and what is declared public.
-
-    The code decides most of them, but a recipe may read them from a file, or compute them from its data. A function
-    counts by its name: its code is in ``digest_of``.
-    """
-    named = {name: getattr(recipe, name) for name in ("training", "loss", "seed", "public", "train")}
-    return hashlib.sha256(json.dumps(_plain(named), sort_keys=True).encode()).hexdigest()
-
-
-def _plain(value: object) -> object:
-    """Return the value as JSON, with the type's name where two types have the same fields."""
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, Real):  # numpy's numbers too
-        return int(value) if isinstance(value, Integral) else float(value)
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, Sequence):
-        return [_plain(each) for each in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        own = {field.name: _plain(getattr(value, field.name)) for field in fields(value) if _counts(field, value)}
-        return {"type": type(value).__qualname__, **own}
-    return str(getattr(value, "__qualname__", type(value).__qualname__))
-
-
-def _counts(field: Field[Any], value: object) -> bool:
-    """Tell whether a setting counts: one that came later, and is left alone, leaves a recipe the one that it was."""
-    return not field.metadata.get("counts_where_set") or getattr(value, field.name) is not None
 
 
 @lru_cache(maxsize=64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
@@ -24,12 +25,21 @@ from expunge.service.infra.settings import SECRETS, Settings
 from expunge.service.infra.tenants import DEFAULT_TENANT, recipes_of
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.world import Code
-from expunge.workers.runtime.worlds import SourceReader, declare, read_sources
+from expunge.workers.runtime.worlds import SourceReader, declare, enter_with_readers, read_by_function, read_sources
 from unlearning.accounting.policy import Granularity
 from unlearning.artefact import Artefact
 from unlearning.recipe import Recipe, Samples
-from unlearning.types import Refused
+from unlearning.rows import ReaderSource, path_beneath
+from unlearning.types import RecipeError, Refused
 
+SOURCE_KINDS = {
+    "TableSource": "table",
+    "QuerySource": "query",
+    "FolderSource": "folder",
+    "ArraysSource": "arrays",
+    "ReaderSource": "own program",
+}
+"""how a claim names what a recipe reads"""
 MOST_GONE = 0.1
 """of the retained; an update is blocked where the sources lack more, because nobody looked at that"""
 Unit = tuple[str, int]
@@ -48,6 +58,7 @@ class RowsRecipe:
         roots: the folder beneath which each source and public file lies, by parameter.
         closed: folders and files that no world of it sees.
         maps: the functions that are mapped over each source, with the public files that each takes.
+        weights: path and SHA-256, by parameter, of a model that was trained elsewhere on everybody.
     """
 
     code: Code = field(repr=False)
@@ -60,10 +71,26 @@ class RowsRecipe:
     roots: Mapping[str, Path]
     closed: Sequence[str] = field(repr=False)
     maps: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    weights: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
-    def order(self, start: Sequence[tuple[str, int]] | None = None) -> dict[str, Any]:
-        """Return what a part is told that calls the recipe. ``start``: name and size of each file it begins from."""
+    @property
+    def source_kinds(self) -> tuple[str, ...]:
+        """How a claim names the sources, in their order."""
+        return tuple(SOURCE_KINDS[source["kind"]] for source in self.sources.values())
+
+    @property
+    def own_readers(self) -> int:
+        """How many of the sources a function of the recipe's own reads."""
+        return self.source_kinds.count(SOURCE_KINDS[ReaderSource.__name__])
+
+    def order(self, start: Sequence[tuple[str, int]] | None = None, *, imports: bool = False) -> dict[str, Any]:
+        """Return what a part is told that calls the recipe.
+
+        ``start``: name and size of each file it begins from. ``imports``: it is handed the weights from elsewhere.
+        """
+        weights = {name: str(self.roots[name] / path) for name, (path, _) in self.weights.items()}
         return {
+            "weights": weights if imports else dict.fromkeys(weights),
             "sources": [*self.sources],
             "public": {name: str(self.roots[name] / path) for name, (path, _) in self.public.items()},
             "start": start,
@@ -103,10 +130,15 @@ class SourceUnits:
     def people(self, unit: Unit) -> tuple[str, ...]:
         """Return the people of a unit, as requests name them."""
         source, number = unit
-        return self.reader.surveys[source].people[number]
+        return self._people[source][number]
 
+    @cached_property
+    def _people(self) -> dict[str, list[tuple[str, ...]]]:
+        return {source: list(survey.people) for source, survey in self.reader.surveys.items()}
+
+    @cached_property
     def samples(self) -> Samples:
-        """Return the units that are trained on as samples (n); their inputs (n, 32) are their digests.
+        """The units that are trained on as samples (n); their inputs (n, 32) are their digests.
 
         Raises Refused where there is none, or one has no name and the policy forgets single samples.
         """
@@ -114,13 +146,14 @@ class SourceUnits:
             raise Refused("The sources hold rows of nobody who is trained on.", "Give rows, or a smaller aside=.")
         inputs = torch.frombuffer(bytearray(b"".join(self.by_digest)), dtype=torch.uint8).reshape(-1, DIGEST)
         units = self.by_digest.values()
+        ids = {source: list(survey.ids) for source, survey in self.reader.surveys.items()}
+        names = [self._name(unit, ids[unit[0]][unit[1]]) for unit in units]
         targets = torch.zeros(len(inputs), dtype=torch.int64)
-        return Samples([*map(self._name, units)], [*map(self.people, units)], inputs, targets)
+        return Samples(names, [*map(self.people, units)], inputs, targets)
 
-    def _name(self, unit: Unit) -> str:
+    def _name(self, unit: Unit, id: str) -> str:
         """Return the id of a unit: that of its row, or else its people; of several sources with the source's name."""
-        source, number = unit
-        id = self.reader.surveys[source].ids[number]
+        source, _ = unit
         if self.granularity is Granularity.SAMPLE and not id:
             what = f"The policy forgets single samples, and the source {source!r} does not name its rows."
             raise Refused(what, "Give the source id= (and no at=), or let the policy forget people.")
@@ -139,11 +172,10 @@ def recipe_of(rows_recipe: RowsRecipe, units: SourceUnits) -> Recipe:
     """Return the recipe that the exact methods work on. Its training is made in worlds (``Fresh``)."""
     nobody = torch.zeros(0, 32, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)
     return RecipeOfUnits(
-        model=Artefact(_of_its_world, merge=_of_its_world, continues=bool(rows_recipe.run)),
-        samples=units.samples(),
+        model=Artefact(_of_its_world, continues=bool(rows_recipe.run)),
+        samples=units.samples,
         holdout=nobody,
         loss=_of_its_world,
-        train=_of_its_world,
         holdout_subjects=[units.people(unit) for unit in units.aside],
         metric=score,
     )
@@ -155,7 +187,7 @@ def score(_outputs: Tensor, _targets: Tensor) -> float:
 
 
 def _of_its_world(*_: object) -> Any:
-    raise RuntimeError("a recipe with rows is trained, merged and asked in its world alone")
+    raise RuntimeError("the files of a recipe with rows are read by whoever serves them")
 
 
 def declared(settings: Settings, tenant_id: str, name: str) -> RowsRecipe:
@@ -171,7 +203,8 @@ def declared(settings: Settings, tenant_id: str, name: str) -> RowsRecipe:
     digest, code = recipes.digest_of(path), recipes.code_of(path)
     facts = _facts(code.module, tuple(sorted(code.files.items())), closed)
     files = {parameter: paths_of(record) for parameter, record in facts["sources"].items()}
-    files |= {parameter: [path] for parameter, (path, _) in facts["public"].items()}
+    named = facts["public"] | facts.get("weights", {})
+    files |= {parameter: [path] for parameter, (path, _) in named.items()}
     folders = [path.parent, settings.data / tenant_id]
     return RowsRecipe(
         code=code,
@@ -184,6 +217,7 @@ def declared(settings: Settings, tenant_id: str, name: str) -> RowsRecipe:
         roots={parameter: root_of(folders, paths, service) for parameter, paths in files.items() if paths},
         closed=closed,
         maps=facts.get("maps", {}),
+        weights={name: (path, sha256) for name, (path, sha256) in facts.get("weights", {}).items()},
     )
 
 
@@ -195,7 +229,8 @@ def _facts(module: str, files: tuple[tuple[str, bytes], ...], closed: tuple[str,
 def paths_of(source: Mapping[str, Any]) -> list[str]:
     """Return every path that a source names, beneath one root; a query names none."""
     named = [source[field] for field in ("path", "index", "names") if field in source]
-    return [*named, *source.get("files", {}).values(), *([source["person"]["path"]] if source["via"] else [])]
+    named += [*source.get("more", ()), *source.get("files", {}).values()]
+    return [*named, *([source["person"]["path"]] if source["via"] else [])]
 
 
 def root_of(folders: Sequence[Path], paths: Sequence[str], closed: Sequence[str]) -> Path:
@@ -240,6 +275,11 @@ def survey(
     if len(shares) > 1:
         what = f"The sources keep different shares of the people apart: {', '.join(map(str, sorted(shares)))}."
         raise Refused(what, "Give all of them the same aside=.")
+    tables = {
+        name: enter_with_readers(_table_of_reader(rows_recipe, name))
+        for name, record in rows_recipe.sources.items()
+        if record["kind"] == ReaderSource.__name__
+    }
     reader = read_sources(
         rows_recipe.sources,
         {name: rows_recipe.roots.get(name, Path("/")) for name in rows_recipe.sources},
@@ -247,8 +287,20 @@ def survey(
         salt=salt,
         until=None if until is None else datetime.fromtimestamp(until / 1e6, UTC),
         most=settings.sample_bytes,
+        tables=tables,
     )
     return SourceUnits(reader, granularity)
+
+
+def _table_of_reader(rows_recipe: RowsRecipe, name: str) -> AbstractContextManager[int]:
+    """Return what opens the sealed file of all rows that the recipe's own function reads. Raises Refused."""
+    record, root = rows_recipe.sources[name], rows_recipe.roots[name]
+    try:
+        path = path_beneath(root, record["path"]).resolve()
+    except RecipeError as error:
+        raise Refused(error.what, error.hint) from None
+    closed = [place for place in rows_recipe.closed if not path.is_relative_to(place)]
+    return read_by_function(rows_recipe.code, record["function"], path, closed)
 
 
 def databases_of(settings: Settings, tenant_id: str) -> dict[str, str]:

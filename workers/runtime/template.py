@@ -1,8 +1,8 @@
 """The template, ``python -m expunge.workers.runtime.template FD``: it forks readers of sources, and worlds.
 
 It has loaded the libraries, has a single thread, none of the service's secrets and no row, and never opens the device.
-Each message of its worker brings a channel: a reader answers on it, in a process that ends with it; or a world is made,
-and nothing else is done meanwhile.
+Each message of its worker brings a channel: a reader or a judge answers on it, in a process that ends with it; or a
+world is made, and no other is until it has ended.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
+import select
 import socket
 import sys
+import time
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,12 +23,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from expunge.workers.runtime.confined import adopt_orphans
-from expunge.workers.runtime.kernel import die_with_parent
+from expunge.workers.runtime.kernel import adopt_orphans, collapse_memory, die_with_parent
 from expunge.workers.runtime.messages import receive, send
-from expunge.workers.runtime.walls import draw, probe
+from expunge.workers.runtime.walls import draw, leave_descriptors, probe
 from expunge.workers.runtime.work import children_cpu_seconds
-from expunge.workers.runtime.world import Ask, Code, PartInput, Raised, WorldEnded, open_world, seal
+from expunge.workers.runtime.world import Ask, Code, PartInput, Raised, WorldEnded, open_files, open_world, seal
 
 if TYPE_CHECKING:
     from unlearning.rows import OpenSource, Rows, RowUnits
@@ -52,27 +53,38 @@ def main(handle: int) -> None:
             __import__(module)
     torch.use_deterministic_algorithms(True, warn_only=True)
     gc.freeze()
+    collapse_memory()  # each world takes four forks or more, of a quarter of a gigabyte
     serve(channel, {"standing": sorted(walls.standing), "lacking": [*walls.lacking]})
 
 
 def serve(channel: socket.socket, walls: Mapping[str, Any]) -> None:
     """Carry out orders until the other end is closed."""
     send(channel, walls)
-    while True:
-        order, handles = receive(channel)
-        _wait_for_readers()
-        if order is None:
-            return
-        with socket.socket(fileno=handles[0]) as line:
-            if order["kind"] == "read":
-                if os.fork() == 0:
-                    _end_in(partial(_read, line, order))
-            elif order["kind"] == "world":
-                _make_world(line, order)
+    while _carry_out_order(channel):
+        pass
 
 
-def _wait_for_readers() -> None:
-    """Let readers that ended go."""
+def _carry_out_order(channel: socket.socket) -> bool:
+    """Carry out the next order; False where there will be none."""
+    order, handles = receive(channel)
+    if order is None:
+        return False
+    with socket.socket(fileno=handles[0]) as line:
+        match order["kind"]:
+            case "read":
+                _fork(handles, partial(_read, line, order, handles[1:]))
+            case "judge":
+                _fork(handles, partial(_judge, line, order["threads"]))
+            case "world":
+                _wait_for_children()
+                _make_world(line, order, channel)
+        for handle in handles[1:]:
+            os.close(handle)
+    return True
+
+
+def _wait_for_children() -> None:
+    """Let readers and judges that ended go."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -85,11 +97,14 @@ def _load(modules: Sequence[str]) -> None:
             __import__(module)
 
 
-def _end_in(task: Any) -> None:
-    die_with_parent()
-    with suppress(BaseException):
-        task()
-    os._exit(0)
+def _fork(handles: Sequence[int], task: Callable[[], None]) -> None:
+    """Carry out a task in a process that has these descriptors alone: a part ends when nobody holds its channel."""
+    if os.fork() == 0:
+        die_with_parent()
+        with suppress(BaseException):
+            leave_descriptors(handles)
+            task()
+        os._exit(0)
 
 
 @dataclass(frozen=True)
@@ -103,25 +118,29 @@ class _Opened:
     """the rows that were handed over last, where a function is mapped over their blocks"""
 
 
-def _read(line: socket.socket, order: Mapping[str, Any]) -> None:
-    """Tell who is in the sources, and hand over rows of those who are named, until the other end is closed."""
+def _read(line: socket.socket, order: Mapping[str, Any], handles: Sequence[int]) -> None:
+    """Tell who is in the sources, and hand over rows of those who are named, until the other end is closed.
+
+    ``handles``: what functions of the recipe gave of their sources.
+    """
     from unlearning.types import RecipeError  # noqa: PLC0415
 
+    tables = open_files(order["tables"], handles)
     opened: dict[str, _Opened] = {}
     words: Mapping[str, Any] | None = {"kind": "survey"}
     while words is not None:
         try:
             if words["kind"] == "survey":
-                opened = _open_sources(order)
-                handles: list[int] = []
+                opened = _open_sources(order, tables)
+                files: list[int] = []
                 reply = {name: _survey(source) for name, source in opened.items()}
             elif words["kind"] == "rows":
-                reply, handles = _hand_over(opened, words, order["most"])
+                reply, files = _hand_over(opened, words, order["most"])
             else:
-                reply, handles = _hand_over_blocks(opened[words["source"]], words["numbers"])
-            send(line, reply, handles)
-            for handle in handles:
-                os.close(handle)
+                reply, files = _hand_over_blocks(opened[words["source"]], words["numbers"])
+            send(line, reply, files)
+            for file in files:
+                os.close(file)
         except RecipeError as error:
             send(line, {"refused": [error.what, error.hint]})
         except MemoryError:
@@ -131,14 +150,14 @@ def _read(line: socket.socket, order: Mapping[str, Any]) -> None:
         words, _ = receive(line)
 
 
-def _open_sources(order: Mapping[str, Any]) -> dict[str, _Opened]:
+def _open_sources(order: Mapping[str, Any], tables: Mapping[str, memoryview]) -> dict[str, _Opened]:
     from unlearning.rows import read_source, source_from_json  # noqa: PLC0415
 
     until = None if order["until"] is None else datetime.fromisoformat(order["until"])
     opened = {}
     for name, record in order["sources"].items():
         source, root = source_from_json(record), Path(order["roots"][name])
-        reading = read_source(source, root, databases=order["databases"], until=until)
+        reading = read_source(source, root, databases=order["databases"], until=until, table=tables.get(name))
         opened[name] = _Opened(reading, reading.units(name), bytes.fromhex(order["salt"]))
     return opened
 
@@ -188,14 +207,47 @@ def _hand_over_blocks(opened: _Opened, numbers: Sequence[int]) -> tuple[dict[str
 
 
 def _sealed(rows: Rows, most: int | None) -> tuple[int, str]:
-    """Return a sealed file of the rows and its SHA-256; ``most``: bytes that files of a folder may take."""
-    from unlearning.rows import rows_to_bytes  # noqa: PLC0415
+    """Return a sealed file of the rows and its SHA-256; ``most``: bytes that they may take, with files of a folder."""
+    from unlearning.rows import write_rows  # noqa: PLC0415
 
-    data = memoryview(rows_to_bytes(rows, most))
-    return seal(data), hashlib.sha256(data).hexdigest()
+    handle = os.memfd_create("rows", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with os.fdopen(os.dup(handle), "wb") as file:
+        write_rows(rows, file, most)
+    with os.fdopen(os.dup(handle), "rb") as file:
+        file.seek(0)
+        return seal(handle), hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _make_world(line: socket.socket, order: Mapping[str, Any]) -> None:
+def _judge(line: socket.socket, threads: int) -> None:
+    """Compute with linear heads as each order asks, until the other end is closed. No code of a recipe is here."""
+    import torch  # noqa: PLC0415
+    from safetensors.torch import save  # noqa: PLC0415
+
+    from expunge.workers.runtime.model_tasks import judged  # noqa: PLC0415
+    from unlearning.types import RecipeError  # noqa: PLC0415
+
+    torch.set_num_threads(threads)
+    words, handles = receive(line)
+    while words is not None:
+        before, reply, answer = time.process_time(), dict[str, Any](), list[int]()
+        try:
+            torch.manual_seed(words["seed"])
+            facts, tensors = judged(open_files(words["files"], handles), words["order"])
+            answer = [seal(save(tensors))]
+            reply = {"facts": facts, "score": None}
+        except RecipeError as error:
+            reply = {"refused": [error.what, error.hint]}
+        except MemoryError:
+            reply = {"passing": "there is too little memory to compute"}
+        except Exception as error:  # its text may repeat what a recipe answered
+            reply = {"broken": f"{type(error).__name__} while a linear head was computed with"}
+        send(line, reply | {"cpu": time.process_time() - before}, answer)
+        for handle in answer:
+            os.close(handle)
+        words, handles = receive(line)
+
+
+def _make_world(line: socket.socket, order: Mapping[str, Any], channel: socket.socket) -> None:
     """Make a world, and have its parts carried out as they are asked for; tell the other end what became of each."""
     from expunge.workers.runtime.jobs import JOBS  # noqa: PLC0415
 
@@ -207,7 +259,7 @@ def _make_world(line: socket.socket, order: Mapping[str, Any]) -> None:
     reply: dict[str, Any] = {}
     try:
         with open_world(Code(order["module"], files), JOBS[order["job"]], order["count"], walls, **limits) as ask:
-            while _carry_out(line, ask):
+            while _carry_out_part(line, ask, channel):
                 pass
     except Raised as error:
         reply = {"raised": [error.error, error.path, error.file, error.line, error.advice]}
@@ -221,14 +273,20 @@ def _make_world(line: socket.socket, order: Mapping[str, Any]) -> None:
         send(line, reply | {"cpu": children_cpu_seconds() - before})
 
 
-def _carry_out(line: socket.socket, ask: Ask) -> bool:
-    """Have one part carried out; False where no further one is asked for."""
+def _carry_out_part(line: socket.socket, ask: Ask, channel: socket.socket) -> bool:
+    """Have one part carried out; False where no further one is asked for.
+
+    A reader or a judge may be ordered on ``channel`` before.
+    """
+    while line not in select.select([line, channel], [], [])[0]:
+        if not _carry_out_order(channel):
+            return False
     words, handles = receive(line)
     if words is None or "order" not in words:
         return False
     given = dict(zip([*words["files"], *words["aside"]], handles, strict=True))
     files, aside = ({name: given[name] for name in words[kind]} for kind in ("files", "aside"))
-    answer = ask(PartInput(files, words["order"], aside, words["seed"]))
+    answer = ask(PartInput(files, words["order"], aside if words["scored"] else None, words["seed"]))
     data = seal(answer.data)
     send(line, {"facts": answer.facts, "score": answer.score, "cpu": answer.cpu_seconds}, [data])
     for handle in (data, *handles):

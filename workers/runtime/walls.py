@@ -26,9 +26,24 @@ from pathlib import Path
 from typing import NoReturn
 
 from expunge.workers.runtime import kernel
-from expunge.workers.runtime.confined import listed
 from unlearning.accounting.world import Enclosure
 
+VARIABLES = (
+    "CUBLAS_",
+    "CUDA_",
+    "LANG",
+    "LC_",
+    "LD_LIBRARY_PATH",
+    "MKL_",
+    "NVIDIA_",
+    "OMP_",
+    "OPENBLAS_",
+    "PATH",
+    "PYTHON",
+    "PYTORCH_",
+    "TZ",
+)
+"""how the names of the environment variables begin that a child process is given"""
 FOLDER = "/world"
 """the world's own folder behind a new root"""
 SHARED_MEMORY, TEMPORARY = "/dev/shm", "/tmp"  # noqa: S108  # nosec B108 (the world's own)
@@ -220,7 +235,7 @@ def enter(walls: Walls, *, threads: int = 1, last: bool = True, keep: Iterable[i
 
     Raises OSError: the kernel refuses. The process must end then: it is behind some of the walls.
     """
-    _leave_descriptors(keep)
+    leave_descriptors(keep)
     variables = environment(walls.folder, threads)
     namespaces = bool(walls.standing & {Wall.ROOT, *NAMESPACES})
     alive = _enter_namespaces(walls) if namespaces else None
@@ -267,7 +282,7 @@ def _settle(folder: str, variables: Mapping[str, str]) -> None:
             Path(variables[name]).mkdir(parents=True, exist_ok=True)
 
 
-def _leave_descriptors(keep: Iterable[int]) -> None:
+def leave_descriptors(keep: Iterable[int]) -> None:
     """Point every descriptor but these to /dev/null. A closed number would be used again, by code that forgot it."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in {0, 1, 2, *map(int, os.listdir("/proc/self/fd"))} - {null, *keep}:  # noqa: PTH208 (numbers)
@@ -450,3 +465,8 @@ def _outermost(paths: Iterable[str]) -> list[str]:
 
 def _within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def listed(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a child process is given: an allow-list."""
+    return {name: value for name, value in environment.items() if name.startswith(VARIABLES)}

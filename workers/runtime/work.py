@@ -13,7 +13,7 @@ _elsewhere = 0.0
 
 
 def add_cpu_seconds(seconds: float) -> None:
-    """Count CPU time of processes that this one does not wait for itself: those of the server of fresh processes."""
+    """Count CPU time of processes that this one does not wait for itself: those of worlds."""
     global _elsewhere  # noqa: PLW0603 (one count for the process, as the kernel's own)
     _elsewhere += seconds
 

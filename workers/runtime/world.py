@@ -7,6 +7,7 @@ has loaded the libraries, forks the world.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import mmap
@@ -23,7 +24,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,12 @@ LONGEST_ANSWER = 16 << 20
 
 CPU = "cpu seconds"
 """among the facts of a part: what it used"""
+ADVISING = ("RecipeError", "Refused")
+"""errors of the library that say what happened and what to write instead; the texts of others may name a person"""
+FULL = {errno.ENOSPC: "ENOSPC", errno.EDQUOT: "EDQUOT"}
+"""errors of a disk without room, which may pass"""
+IN_SCORE = " in its score"
+"""behind the type of an error of what scores a part: it is not met where the recipe is called by hand"""
 ENDED_ITSELF = 3
 """the exit status of a world of which a part ended by itself, and was not killed"""
 
@@ -65,12 +72,13 @@ class Code:
 class PartInput:
     """What one part is given: sealed files in memory by name (``seal``), and its order as plain JSON.
 
-    ``aside``: such files that it is handed once its data are out, to be scored by. ``seed``: of every global generator.
+    ``aside``: such files that it is handed once its data are out, to be scored by; None: it is not scored. ``seed``: of
+    every global generator.
     """
 
     files: Mapping[str, int]
     order: Mapping[str, Any]
-    aside: Mapping[str, int] = field(default_factory=dict)
+    aside: Mapping[str, int] | None = None
     seed: int = 0
 
 
@@ -100,7 +108,7 @@ Ask = Callable[[PartInput], PartAnswer]
 class Raised(Exception):
     """The recipe's code raised an error: its type, the path that was refused if any, and the file and line.
 
-    ``advice``: the sentence and the hint of a ``RecipeError``.
+    ``advice``: the sentence and the hint of a ``RecipeError`` or ``Refused``.
     """
 
     def __init__(
@@ -120,18 +128,6 @@ class WorldEnded(RuntimeError):
     """The world gave no answer that counts: it was killed, ended itself, could not be walled in, or forged one."""
 
 
-def read_code(folder: Path, module: str) -> Code:
-    """Read the ``.py`` files of a folder, but for virtual environments, hidden folders and links."""
-    files: dict[str, bytes] = {}
-    for place, folders, names in os.walk(folder):
-        below = Path(place)
-        folders[:] = [name for name in folders if name[0] != "." and not (below / name / "pyvenv.cfg").exists()]
-        for path in (below / name for name in names if name.endswith(".py")):
-            if not path.is_symlink():
-                files[str(path.relative_to(folder))] = path.read_bytes()
-    return Code(module, files)
-
-
 def seal(data: bytes | memoryview | int) -> int:
     """Return a file in memory with this data, or such a file itself, that nobody can write to any more."""
     if isinstance(data, int):
@@ -140,14 +136,6 @@ def seal(data: bytes | memoryview | int) -> int:
     descriptor = os.memfd_create("rows", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     _write(descriptor, data)
     return seal(descriptor)
-
-
-def run_world(
-    code: Code, job: Job, parts: Sequence[PartInput], walls: Walls, *, seconds: float, threads: int = 1
-) -> list[PartAnswer]:
-    """Carry out the job for each part, one after the other, in one world; see ``open_world``."""
-    with open_world(code, job, len(parts), walls, seconds=seconds, threads=threads) as ask:
-        return [ask(part) for part in parts]
 
 
 @contextmanager
@@ -243,11 +231,11 @@ def _ask(channel: socket.socket, part: PartInput, deadline: float) -> PartAnswer
     """Hand its files to a part, and wait for its answer, its score and its end."""
     answer = os.memfd_create("answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        words = {"order": part.order, "files": [*part.files], "scored": bool(part.aside), "seed": part.seed}
+        words = {"order": part.order, "files": [*part.files], "scored": part.aside is not None, "seed": part.seed}
         facts = _exchange(channel, words, [*part.files.values(), answer], deadline)
         used = facts.pop(CPU, None)
         data, score = _mapped(seal(answer)), None
-        if part.aside:
+        if part.aside is not None:
             score = _exchange(channel, {"files": [*part.aside]}, [*part.aside.values()], deadline)
         channel.shutdown(socket.SHUT_WR)
         _read(channel, deadline, line=False)
@@ -434,8 +422,9 @@ def _be_part(task: _Task, module: ModuleType, channel: socket.socket, walls: Wal
         return
     *tables, answer = files
     _seed(task, words["seed"])
+    scoring = False
     try:
-        facts, data, score = task.job(module, _open(words["files"], tables), words["order"])
+        facts, data, score = task.job(module, open_files(words["files"], tables), words["order"])
         _write(answer, data)
         os.close(answer)
         used = sum(os.times()[:4])
@@ -443,14 +432,19 @@ def _be_part(task: _Task, module: ModuleType, channel: socket.socket, walls: Wal
         if not words["scored"]:
             return
         words, files = receive(channel)
+        scoring = True
         if words is not None:
-            facts = {} if score is None else score(_open(words["files"], files))
+            facts = {} if score is None else score(open_files(words["files"], files))
             send(channel, {"nonce": words["nonce"], "facts": dict(facts)})
     except BaseException as error:  # SystemExit too
-        send(channel, {"nonce": words and words["nonce"], "raised": _describe(error, walls.opened[-1])})
+        raised = _describe(error, walls.opened[-1])
+        if scoring and not isinstance(error, MemoryError):  # whose name tells that it may pass
+            raised[0] += IN_SCORE
+        send(channel, {"nonce": words and words["nonce"], "raised": raised})
 
 
-def _open(names: Sequence[str], descriptors: Sequence[int]) -> dict[str, memoryview]:
+def open_files(names: Sequence[str], descriptors: Sequence[int]) -> dict[str, memoryview]:
+    """Return what is in these files in memory, by their names; the descriptors are closed."""
     files = {name: _mapped(descriptor) for name, descriptor in zip(names, descriptors, strict=True)}
     for descriptor in descriptors:
         os.close(descriptor)
@@ -476,8 +470,14 @@ def _describe(error: BaseException, folder: str) -> list[Any]:
     else:
         file, line = (lines[-1].filename, lines[-1].lineno) if lines else (None, None)
     path = os.fsdecode(error.filename) if isinstance(error, OSError) and error.filename else None
-    advice = [getattr(error, "what", ""), getattr(error, "hint", "")] if type(error).__name__ == "RecipeError" else None
-    return [type(error).__name__, path, file and str(Path(file).relative_to(folder)), line, advice]
+    kind = type(error).__name__
+    if isinstance(error, OSError) and error.errno in FULL:  # of a disk, and no fault of the line
+        kind = FULL[error.errno]
+    advises = any(each.__name__ in ADVISING for each in type(error).__mro__)
+    advice = [getattr(error, "what", ""), getattr(error, "hint", "")] if advises else None
+    if isinstance(error, ModuleNotFoundError) and error.name:  # a name in code, and no datum
+        kind = f"{kind} ({error.name})"
+    return [kind, path, file and str(Path(file).relative_to(folder)), line, advice]
 
 
 def _write(descriptor: int, data: bytes | memoryview) -> None:

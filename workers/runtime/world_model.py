@@ -6,12 +6,13 @@ one all the same: whoever was looked at can leave.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,45 +21,54 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor
 
-from expunge.workers.runtime.build import SOURCE_KINDS, handles_of, sealed, seed_of, surroundings_of
+from expunge.workers.runtime.build import handles_of, sealed, seed_of, surroundings_of
 from expunge.workers.runtime.drain import look_on
 from expunge.workers.runtime.jobs import ASIDE, ROWS
 from expunge.workers.runtime.mapping import BlockMaker, KeptBlocks, open_public_files
 from expunge.workers.runtime.model_tasks import (
     APART,
+    BESIDE,
+    CHECKPOINT,
     CONSTANT,
     EXAMPLES,
     FEATURES,
     FORGOTTEN,
+    IMPORTED,
     KEPT,
     LEARNED,
     OBJECTIVE,
-    SETTINGS,
+    PLANNED,
+    START,
     STATE,
     TARGETS,
     VECTOR,
     VECTORS,
     WEIGHT,
     WEIGHTS,
+    affine_model,
+    linear_training,
 )
 from expunge.workers.runtime.rows_recipe import RecipeOfUnits, RowsRecipe, SourceUnits, Unit
-from expunge.workers.runtime.world import Code
 from expunge.workers.runtime.worlds import (
     PartOrder,
     SealedRows,
     World,
     enter_with_readers,
     make_world,
+    open_judge,
     template,
 )
+from expunge.workers.storage.checkpoint_format import encode
 from expunge.workers.storage.parts import MadePart
 from expunge.workers.storage.threads import own_threads
 from unlearning.accounting.certificate import Constant, Guarantee
 from unlearning.accounting.world import DeclaredFile, Enclosure, WorldRecord
+from unlearning.bounds.minimiser import AROUND, DRAWN
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem, Slot
 from unlearning.model.training import Whole
 from unlearning.recipe import METRIC_NAMES, Recipe, Samples
+from unlearning.rows import Published
 from unlearning.settings import Training
 from unlearning.types import (
     Examples,
@@ -66,6 +76,7 @@ from unlearning.types import (
     Forgotten,
     Ineffective,
     Json,
+    Need,
     RecipeError,
     Refused,
     State,
@@ -73,12 +84,10 @@ from unlearning.types import (
     VectorsMissing,
 )
 
-ORDERS = 4
-"""of one world: an update asks for the description, a person's samples, the update itself and its accuracy"""
+ORDERS = 3
+"""of one world: an update asks for the description, the update itself and its accuracy; of a person's samples rarely"""
 SEED = seed_of(Whole())
 """of every generator, as where the recipe trains by itself in one piece"""
-NO_CODE = Code("nothing", {"nothing.py": b""})
-"""of a judge"""
 
 
 class NoSamples(Refused):
@@ -130,13 +139,13 @@ class DescribedProblem(Problem):
 
 
 class JudgedProblem(Problem):
-    """The problem of a linear layer on features, which are not here; its checkpoint is that of the recipe's model."""
+    """The problem of a linear layer or a tangent on features that are not here; its checkpoint is the recipe's."""
 
     def __init__(self, recipe: Recipe, checkpoint: _Checkpoint, device: torch.device) -> None:
         super().__init__(recipe, device)
         self._checkpoint = checkpoint
         if self.dimension != checkpoint.layout[-1].stop:
-            raise ValueError("the model is no linear layer")
+            raise ValueError("the model is no linear layer, and no tangent")
 
     def views(self, w: Tensor) -> dict[str, Tensor]:
         return self._checkpoint.views(w)
@@ -144,9 +153,8 @@ class JudgedProblem(Problem):
 
 @dataclass
 class _OpenWorld:
-    """A world that is open: what it imported, what ends it, and how many orders it can still be given."""
+    """A world that is open: what ends it, and how many orders it can still be given."""
 
-    code: Code
     stack: ExitStack
     ask: World
     left: int
@@ -157,7 +165,7 @@ class WorldModel:
     """Asks worlds for what a recipe's own code is needed for: its samples, a training, an update, an accuracy.
 
     Of a linear head that ends in a minimiser its code is needed for the features alone. All else is asked of a judge: a
-    world without the recipe, so that nothing of it sees earlier weights or computes a bound.
+    process without the recipe, so that nothing of it sees earlier weights or computes a bound.
 
     ``aside``: the units, by source, whose people are kept apart and did not leave; accuracy is measured by them.
     """
@@ -173,10 +181,18 @@ class WorldModel:
     """the units whose rows the model is made of"""
     others: Sequence[str] = ()
     """methods of which the description says, too, whether they could follow the training"""
+    digest_of: Callable[[str], str] = str
+    """how the manifest names a person"""
     refused: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """why methods cannot follow it, and what to do instead"""
     used: dict[str, MadePart] = field(default_factory=dict)
     """what was mapped of the rows, by key, without its data"""
+    imports: bool = False
+    """it is described for the first version of a model that was trained elsewhere"""
+    beside: Mapping[str, bytes] = field(default_factory=dict)
+    """the files that are published with the model"""
+    _imported: Mapping[str, Tensor] = field(default_factory=dict)
+    """the weights from elsewhere, for a judge"""
     _numbers: dict[bytes, int] = field(default_factory=dict)
     """the number of each sample, by its digest"""
     _head: Mapping[str, Any] | None = None
@@ -184,7 +200,9 @@ class WorldModel:
     _objective: Mapping[str, Tensor] = field(default_factory=dict)
     """of the linear head: features, targets and weights"""
     _metric: str | None = None
-    _has_holdout: bool = False
+    recorded: bool = False
+    """the recipe gives the steps of the training elsewhere"""
+    brings_holdout: bool = False
     """the recipe gives its holdout, and makes it of no rows that are kept apart"""
     _rows: dict[tuple[Unit, ...], Mapping[str, SealedRows]] = field(default_factory=dict)
     _world: _OpenWorld | None = None
@@ -195,62 +213,101 @@ class WorldModel:
         return len(self._numbers)
 
     @property
+    def features(self) -> int:
+        """How many numbers the linear head is given of a sample; 0: there is none."""
+        return 0 if self._head is None else int(self._head["features"])
+
+    @property
     def has_judge(self) -> bool:
         return self._head is not None
 
-    def described(self, staying: Collection[Unit]) -> tuple[Recipe, Problem]:
+    def described(self, staying: Collection[Unit], *, again: bool = False) -> tuple[Recipe, Problem]:
         """Run the recipe on the rows of these units; return its samples by digests, and its problem.
+
+        ``again``: it was described at registration, and a few samples show that it is the same still.
 
         Raises Refused, Lost, MemoryError.
         """
         self.staying = staying
-        facts, tensors = self._ask_recipe("describe", staying, {"methods": [self.name, *self.others]})
+        facts, tensors = self._ask_recipe("describe", staying, {"methods": [self.name, *self.others], "again": again})
         try:
             self.refused = {name: why for name, why in facts["refused"].items() if why is not None}
             if self.name in self.refused:
                 raise RecipeError(*self.refused[self.name])
             self._head, self._metric = facts.get("head"), facts["metric"]
-            self._has_holdout = bool(facts["holdout"])
-            self._objective = {name: tensors[name] for name in (FEATURES, TARGETS, WEIGHT) if name in tensors}
+            self.brings_holdout, self.recorded = bool(facts["holdout"]), bool(facts["recorded"])
+            self._objective = {name: tensors[name] for name in (FEATURES, TARGETS, WEIGHT, START) if name in tensors}
+            if self._head is not None and self._head["steps"] is not None:
+                tensors["contents"] = self._contents_of_steps(facts)
+            files = {name: value for name, value in tensors.items() if name.startswith(BESIDE)}
+            self.beside = {name.removeprefix(BESIDE): value.numpy().tobytes() for name, value in files.items()}
+            if self.beside:
+                self.published({})
+            self._imported = {IMPORTED: tensors[IMPORTED]} if self.imports else {}
             recipe, checkpoint = self._recipe(facts, tensors), _Checkpoint(facts, tensors)
             kind = DescribedProblem if self._head is None else JudgedProblem
             return recipe, kind(recipe, checkpoint, self.device)
         except RecipeError as error:
             raise Refused(error.what, error.hint) from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise _broken("description") from error
+            raise _unreadable("description") from error
 
     def prepared(
-        self, examples: Examples, guarantee: Guarantee, *, cold: bool, threshold: float
+        self,
+        examples: Examples,
+        guarantee: Guarantee,
+        *,
+        cold: bool,
+        threshold: float,
+        holders_with_vector: Sequence[str] | None = None,
     ) -> tuple[State, Tensor]:
-        """Train on these samples; return what the method keeps, and the weights that the training ended in."""
+        """Train on these samples; return what the method keeps, and the weights that the training ended in.
+
+        ``holders_with_vector``: None: all.
+        """
         tuned = self.method.reads_holdout
         if tuned and not any(self.aside.values()):
             what = f"{self.name} chooses its step by people who are kept apart, and no source keeps any."
             raise Refused(what, 'Say so in the source, as in ul.table("people.csv", person="id", aside=0.2).')
-        words = {"guarantee": guarantee.value, "cold": cold, "threshold": threshold, **_holders(examples)}
+        words = {
+            "guarantee": guarantee.value,
+            "cold": cold,
+            "threshold": threshold,
+            "holders_with_vector": holders_with_vector,
+            **_holders(examples),
+        }
         files = {EXAMPLES: self._numbered(examples)}
+        if self.has_judge and self._imported and not cold:
+            files[IMPORTED] = dict(self._imported)
         if tuned:  # by a process that nobody kept apart was handed to: a version may be claimed to be these weights
             files[LEARNED] = {LEARNED: self._compute("train", words, files)[1][LEARNED]}
         facts, tensors = self._compute("prepare", words, files, reads_apart=tuned)
-        state, learned = _state(facts, tensors), tensors[LEARNED]
+        state, learned = _state(facts, tensors, judged=self.has_judge), tensors[LEARNED]
         if tuned and not torch.equal(state.weights, files[LEARNED][LEARNED]):
             what = "The recipe's process changed the trained weights when it was handed people who are kept apart."
             raise Refused(what, "Let holdout read its rows and change nothing.")
         return state, learned
 
+    def trained(self, examples: Examples, guarantee: Guarantee) -> Tensor:
+        """Train on these samples from the start, and return the weights (d,)."""
+        words = {"guarantee": guarantee.value, "cold": True, **_holders(examples)}
+        return self._compute("train", words, {EXAMPLES: self._numbered(examples)})[1][LEARNED]
+
     def useful(
         self, state: State, examples: Examples, guarantee: Guarantee, *, denominator: int | None, max_distance: float
     ) -> tuple[tuple[Constant, ...], dict[str, Json]]:
         """Return the constants of the bound, and what registration reports of it. Raises Refused: it is vacuous."""
-        words = {"guarantee": guarantee.value, "denominator": denominator, "max_distance": max_distance}
+        words: dict[str, Any] = {"guarantee": guarantee.value, "facts": dict(state.facts)}
+        words |= {"denominator": denominator, "max_distance": max_distance}
         files = {EXAMPLES: self._numbered(examples), STATE: _tensors_of(state)}
-        facts, _ = self._compute("useful", words | _holders(examples), files)
-        return tuple(Constant(**constant) for constant in facts["constants"]), facts["report"]
+        tangent = self._head is not None and bool(self._head["tangent"])
+        facts, _ = self._compute("useful", words | _holders(examples), files, reads_apart=tangent)
+        drawn = {AROUND: DRAWN} if self._head is not None and self._head["drawn"] else {}
+        return tuple(Constant(**constant) for constant in facts["constants"]), facts["report"] | drawn
 
     def refined(
         self,
-        weights: Tensor,
+        forgotten: Forgotten,
         retain: Examples,
         guarantee: Guarantee,
         *,
@@ -258,15 +315,17 @@ class WorldModel:
         max_distance: float,
         constants: Mapping[str, float],
     ) -> tuple[Tensor, float]:
-        """Move weights (d,) until the bound is at most ``max_distance``, where that can be; return it too."""
+        """Move an update's weights until the bound is at most ``max_distance``, where that can be; return it too."""
         words = {
             "guarantee": guarantee.value,
+            "facts": dict(forgotten.state.facts),
+            "evidence": dict(forgotten.evidence),
             "denominator": denominator,
             "max_distance": max_distance,
             "values": dict(constants),
             **_holders(retain),
         }
-        files = {EXAMPLES: self._numbered(retain), WEIGHTS: {WEIGHTS: weights}}
+        files = {EXAMPLES: self._numbered(retain), STATE: _tensors_of(forgotten.state)}
         facts, tensors = self._compute("refine", words, files)
         return tensors[WEIGHTS], float(facts["distance"])
 
@@ -282,7 +341,7 @@ class WorldModel:
             ids, rows = [*map(str, facts["ids"])], Tensors(tensors["inputs"], tensors["targets"])
             named = Samples(ids, ids, tensors["contents"], torch.zeros(len(ids), dtype=torch.int64))
         except (KeyError, TypeError) as error:
-            raise _broken("person's samples") from error
+            raise _unreadable("person's samples") from error
         return named, rows
 
     def forget(self, state: State, forget: ForgetSet, retain: Examples | None, guarantee: Guarantee) -> Forgotten:
@@ -301,7 +360,8 @@ class WorldModel:
         if retain is not None:
             words |= _holders(retain)
             files[EXAMPLES] = self._numbered(retain)
-        vectors = dict(forget.vectors.read(forget.people))
+        carried = retain.people.distinct() if retain is not None and Need.VECTORS in self.method.needs else ()
+        vectors = dict(forget.vectors.read(forget.people.union(carried)))
         if vectors:
             files[VECTORS] = vectors
         if forget.examples is not None:
@@ -314,11 +374,34 @@ class WorldModel:
                 "holders": theirs.people.codes + len(known),
             }
         facts, tensors = self._compute("forget", words, files)
-        return Forgotten(_state(facts, tensors), _evidence(facts))
+        return Forgotten(_state(facts, tensors, judged=self.has_judge), _evidence(facts))
+
+    def published(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor] | bytes:
+        """Return what is published of these tensors: with files beside them an archive. Raises RecipeError."""
+        if not self.beside:
+            return tensors
+        return bytes(Published({**self.beside, CHECKPOINT: encode(tensors, {"format": "pt"})}))
+
+    def positions(self, examples: Examples) -> Tensor:
+        """Return the positions (m,) of those samples that the recipe made, as it was described last."""
+        return self._numbered(examples)["positions"]
+
+    def retrained(self, retain: Examples, planned: Tensor, reference: str, dtype: torch.dtype) -> Tensor:
+        """Return the weights (d,) of the training at the positions ``planned`` (n,), without those not retained.
+
+        Raises Refused.
+        """
+        kind = str(dtype).removeprefix("torch.")
+        words = {"guarantee": Guarantee.NONE.value, "reference": reference, "dtype": kind, **_holders(retain)}
+        files = {EXAMPLES: self._numbered(retain), PLANNED: {PLANNED: planned}}
+        try:
+            return self._compute("retrain", words, files)[1][LEARNED]
+        except KeyError as error:
+            raise _unreadable("training", judged=self.has_judge) from error
 
     def accuracies(self, weights: Sequence[Tensor]) -> list[float | None]:
         """Measure the model at each of these weights (d,) on the rows of the people kept apart; None: nothing does."""
-        if not self._has_holdout and not any(self.aside.values()):
+        if not self.brings_holdout and not any(self.aside.values()):
             return [None] * len(weights)
         files = {WEIGHTS: {f"{place:06d}": w for place, w in enumerate(weights)}}
         facts, _ = self._compute("measure", {"guarantee": Guarantee.NONE.value}, files, reads_apart=True)
@@ -336,7 +419,8 @@ class WorldModel:
             walls=Enclosure(template().probe.strength.value),
             code=self.recipe.digest,
             public_files=tuple(DeclaredFile(path, sha256) for path, sha256 in sorted({*self.recipe.public.values()})),
-            sources=tuple(SOURCE_KINDS[source["kind"]] for source in self.recipe.sources.values()),
+            sources=self.recipe.source_kinds,
+            own_readers=self.recipe.own_readers,
             repeats=None,
         )
 
@@ -354,13 +438,15 @@ class WorldModel:
             torch.zeros(len(ids), dtype=torch.int64),
         )
         self._numbers = {row.tobytes(): number for number, row in enumerate(contents.numpy())}
-        nobody = torch.zeros(0, 32, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)
+        nobody = self._objective[FEATURES][:0] if self._head else torch.zeros(0, 32, dtype=torch.uint8)
         return RecipeOfUnits(
             samples=samples,
-            holdout=nobody,
+            holdout=(nobody, torch.zeros(0, dtype=torch.int64)),
             **self._kind(),
             holdout_subjects=[self.units.people(unit) for unit in self.units.aside],
             metric=_metric(facts["metric"]),
+            weights=self._weights(),
+            vectors_for=None if facts["vectors_for"] is None else [*map(self.digest_of, facts["vectors_for"])],
         )
 
     def _numbered(self, examples: Examples) -> dict[str, Tensor]:
@@ -374,17 +460,43 @@ class WorldModel:
             "holders": examples.people.codes[real],
         }
 
+    def _weights(self) -> Mapping[str, Tensor] | None:
+        """Return the weights from elsewhere, of a linear head as a linear layer names them; None: trained here."""
+        if not self.imports:
+            return None
+        if not self._head:
+            return {}
+        outputs, features = int(self._head["outputs"]), int(self._head["features"])
+        flat, size = self._imported[IMPORTED], outputs * features
+        bias = {"bias": flat[size:]} if self._head["bias"] else {}
+        return {"weight": flat[:size].reshape(outputs, features)} | bias
+
     def _kind(self) -> dict[str, Any]:
         """Return what the recipe says of its model, as far as this process must know it."""
         head = self._head
         if head is None:
             return {"model": _in_its_world, "loss": _in_its_world, "training": Training(epochs=1)}
-        settings = {name: head[name] for name in SETTINGS}
         return {
-            "model": partial(torch.nn.Linear, int(head["features"]), int(head["outputs"]), bool(head["bias"])),
+            "model": affine_model(head, self._objective.get(START)),
             "loss": head["loss"],
-            "training": Training(epochs=0, undecayed=tuple(head["undecayed"]), **settings),
+            "training": linear_training(head),
         }
+
+    def _contents_of_steps(self, facts: Mapping[str, Any]) -> Tensor:
+        """Return a digest of each sample, (n, 32) uint8: of its features, and of all that steps on these follow from.
+
+        A bound of repeated steps is about the features and the start of the first training. No code of the recipe says
+        whether they are those still.
+        """
+        objective = self._objective
+        shared = json.dumps(facts["head"], sort_keys=True).encode() + _bytes_of(objective[START])
+        rows = [objective[name] for name in (FEATURES, TARGETS, WEIGHT) if name in objective]
+        digests = bytearray()
+        for number, id in enumerate(facts["ids"]):
+            digest = hashlib.sha256(hashlib.sha256(shared).digest())
+            digest.update(b"".join(_bytes_of(row[number]) for row in rows) + str(id).encode())
+            digests += digest.digest()
+        return torch.frombuffer(digests, dtype=torch.uint8).reshape(-1, 32)
 
     def _compute(
         self,
@@ -394,13 +506,28 @@ class WorldModel:
         *,
         reads_apart: bool = False,
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Have a task carried out by the judge, where there is one, and else beside the recipe's code."""
+        """Have a task carried out by the judge, where there is one, and else beside the recipe's code.
+
+        Raises Refused where that would say a bound: a head may be gone with those who left. Under ``calibrated`` it
+        says none: distances are measured by the service.
+        """
+        if self._head is None and Guarantee(words["guarantee"]) in (Guarantee.PROVED, Guarantee.ESTIMATED):
+            what = "Only the recipe's own code can compute with the model that it builds now, which says no bound."
+            raise Refused(what, "Retrain it, or build the same model whoever is in the rows.")
         if self._head is None:
             return self._ask_recipe(task, self.staying, words, files, self._aside_units if reads_apart else ())
         about = {"head": self._head, "metric": self._metric, **words}
-        measures = reads_apart and (self._has_holdout or any(self.aside.values()))
+        measures = reads_apart and (self.brings_holdout or any(self.aside.values()))
         apart = {APART: self._features_apart} if measures else {}
-        return self._ask(NO_CODE, task, about, {OBJECTIVE: self._objective, **apart, **files})
+        try:
+            return self._ask(self._judge, task, about, {OBJECTIVE: self._objective, **apart, **files})
+        except Refused:
+            self.close()  # another method may be tried next, in a world of its own
+            raise
+
+    @cached_property
+    def _judge(self) -> World:
+        return enter_with_readers(open_judge(int(own_threads()), look_on))
 
     @cached_property
     def _features_apart(self) -> Mapping[str, Tensor]:
@@ -417,58 +544,51 @@ class WorldModel:
         """Have a task carried out beside the recipe's code, on the rows of these units."""
         handles = handles_of(self._opened(staying), ROWS)
         handles |= handles_of(self._opened(apart), ASIDE) if apart else {}
-        about = self.recipe.order() | {"guarantee": Guarantee.NONE.value}
-        return self._ask(self.recipe.code, task, about | dict(words or {}), files or {}, handles)
+        about = self.recipe.order(imports=self.imports) | {"guarantee": Guarantee.NONE.value}
+        try:
+            return self._ask(self._part(), task, about | dict(words or {}), files or {}, handles)
+        except BaseException as error:
+            self._leave_world(error)
+            raise
 
     def _ask(
         self,
-        code: Code,
+        ask: World,
         task: str,
         words: Mapping[str, Any],
         files: Mapping[str, Mapping[str, Tensor]],
         handles: Mapping[str, int] | None = None,
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Have a part of a world carry out a task. ``handles``: sealed files of rows."""
+        """Have a task carried out by the judge, or by a part of a world. ``handles``: sealed files of rows."""
         method = {"name": self.name, "options": _options(self.method)}
         order = {"task": task, "method": method, "device": str(self.device), **words}
         with ExitStack() as stack:
             given = dict(handles or {})
             for name, tensors in files.items():
                 given[name] = stack.enter_context(sealed(_packed(tensors)))
-            part = self._part(code)
-            try:
-                outcome = part(PartOrder(order, given, seed=SEED))
-            except BaseException as error:
-                self._leave_world(error)
-                raise
-        facts = dict(outcome.facts)
+            outcome = ask(PartOrder(order, given, seed=SEED))
+        _refuse(outcome.facts, len(words.get("leaving", ())))
         try:
-            _refuse(facts, len(words.get("leaving", ())))
-        except Refused:
-            self._close_world()  # another method may be tried next, and the template waits for this world to end
-            raise
-        try:
-            return facts, load_tensors(outcome.data) if outcome.data else {}
+            return dict(outcome.facts), load_tensors(outcome.data) if outcome.data else {}
         except (SafetensorError, ValueError) as error:
-            raise _broken("answer") from error
+            raise _unreadable("answer", judged=handles is None) from error
 
-    def _part(self, code: Code) -> World:
+    def _part(self) -> World:
         """Return a part of the open world that was asked for nothing yet; a template has one world open at a time."""
-        if self._world is not None and (self._world.code is not code or self._world.left == 0):
-            self._close_world()
+        if self._world is not None and self._world.left == 0:
+            self.close()
         if self._world is None:
             stack = enter_with_readers(ExitStack())
-            beside = code is not NO_CODE
             made = make_world(
-                "model" if beside else "judge",
-                code,
+                "model",
+                self.recipe.code,
                 ORDERS,
-                opened=open_public_files(self.recipe) if beside else (),
+                opened=open_public_files(self.recipe, imports=self.imports),
                 closed=self.recipe.closed,
                 threads=int(own_threads()),
                 progress=look_on,
             )
-            self._world = _OpenWorld(code, stack, stack.enter_context(made), ORDERS)
+            self._world = _OpenWorld(stack, stack.enter_context(made), ORDERS)
         self._world.left -= 1
         return self._world.ask
 
@@ -478,7 +598,8 @@ class WorldModel:
             self._world.stack.__exit__(type(error), error, error.__traceback__)
             self._world = None
 
-    def _close_world(self) -> None:
+    def close(self) -> None:
+        """End the open world, so that the template can make another."""
         if self._world is not None:
             self._world.stack.close()
             self._world = None
@@ -491,7 +612,7 @@ class WorldModel:
         """Return the rows of these units, which are open until the readers end."""
         key = tuple(sorted(units))
         if key not in self._rows:
-            self._close_world()  # functions of rows are called in worlds of their own, and a template makes one at once
+            self.close()  # functions of rows are called in worlds of their own, and a template makes one at once
             numbers: dict[str, list[int]] = {source: [] for source in self.recipe.sources}
             for source, number in key:
                 numbers[source].append(number)
@@ -508,6 +629,10 @@ class WorldModel:
 def silent_id(people: Sequence[str]) -> str:
     """Return the id that stands for people of whose rows no sample was made."""
     return f"no sample of {json.dumps(people)}"
+
+
+def _bytes_of(values: Tensor) -> bytes:
+    return values.contiguous().numpy().tobytes()
 
 
 def _options(method: Method) -> dict[str, Json]:
@@ -528,7 +653,7 @@ def _packed(tensors: Mapping[str, Tensor]) -> bytes:
     return save({name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()})
 
 
-def _state(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> State:
+def _state(facts: Mapping[str, Any], tensors: Mapping[str, Tensor], *, judged: bool) -> State:
     try:
         return State(
             weights=tensors[WEIGHTS],
@@ -537,7 +662,7 @@ def _state(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> State:
             vectors={name.removeprefix(VECTOR): value for name, value in tensors.items() if name.startswith(VECTOR)},
         )
     except KeyError as error:
-        raise _broken("state") from error
+        raise _unreadable("state", judged=judged) from error
 
 
 def _evidence(facts: Mapping[str, Any]) -> dict[str, Json]:
@@ -557,8 +682,18 @@ def _refuse(facts: Mapping[str, Any], leaving: int) -> None:
             raise (Ineffective if ineffective else Refused)(what, hint)
 
 
-def _broken(what: str) -> Refused:
-    return Refused(f"The recipe's process gave a {what} that is none.", "Leave the service's own names alone in it.")
+def _unreadable(what: str, *, judged: bool = False) -> Refused:
+    """Return the refusal of an answer without what was asked for. ``judged``: no code of the recipe gave it."""
+    if judged:
+        return Refused(
+            f"The process that computes without the recipe's code gave no {what} that can be read. The fault is in "
+            "Expunge, and not in the recipe.",
+            "Report it with the worker's log; meanwhile choose retrain, shards or late.",
+        )
+    return Refused(
+        f"The recipe's process gave no {what} that can be read.",
+        "Let the recipe, and what it imports, change no function of unlearning or expunge.",
+    )
 
 
 def _in_its_world(*_: object) -> Any:

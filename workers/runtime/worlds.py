@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 import os
 import select
 import socket
 import subprocess
+import sys
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -20,15 +22,15 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+import expunge
 from expunge.service.infra.python import PYTHON
 from expunge.service.requests import Cause, Reason
 from expunge.workers.runtime import drain, packages
 from expunge.workers.runtime.failures import Attributed, PackagesReplaced
-from expunge.workers.runtime.fresh import Lost, process_environment
 from expunge.workers.runtime.messages import receive, send
-from expunge.workers.runtime.walls import Probe, Wall
+from expunge.workers.runtime.walls import Probe, Wall, listed
 from expunge.workers.runtime.work import add_cpu_seconds
-from expunge.workers.runtime.world import Code
+from expunge.workers.runtime.world import FULL, IN_SCORE, Code
 from unlearning.columns import Column
 from unlearning.types import Progress, Refused, silent
 
@@ -38,8 +40,19 @@ LOOK_SECONDS = 0.5
 MONTH_SECONDS = 30 * 86_400.0
 PRELOADED = ("pandas", "sklearn.ensemble", "lightgbm", "xgboost")
 """what the template imports once for all worlds, where a recipe's code names it: each takes a second or so"""
+NOT_PYTHON = ("SyntaxError", "IndentationError", "TabError")
+"""errors of a file that cannot be called to look for them"""
+BY_HAND = "Call recipe() yourself: it opens its sources then."
+"""how the message of an error is seen, which stays in the world"""
 DECLARING_SECONDS = 600.0
 """that the recipe's module may take to be imported"""
+ROOT = Path(expunge.__file__).resolve().parents[1]
+SETTLED = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+"""what sums and sets need to come out the same in every process"""
+
+
+class Lost(RuntimeError):
+    """The process ended before its task did, or failed in a way that may pass."""
 
 
 class WorldRaised(Attributed):
@@ -49,9 +62,13 @@ class WorldRaised(Attributed):
 
     def __init__(self, error: str, path: str | None, file: str | None, line: int | None) -> None:
         place = "" if file is None else f" at line {line} of {file}"
-        facts = {"error": error, "file": file or "", "line": line or 0}
+        kind, _, _ = error.partition(" ")  # a module that is missing is named beside it, and in no row
+        facts = {"error": kind, "file": file or "", "line": line or 0}
         if path is None:
-            what, hint = f"The recipe raised {error}{place}.", "Call recipe() yourself: it opens its sources then."
+            what = f"The recipe raised {error}{place}."
+            hint = "Correct that line." if error in NOT_PYTHON else BY_HAND
+            if error.endswith(IN_SCORE):
+                hint = f"Call score(rows) in recipe() before it returns. {BY_HAND}"
         else:
             name = Path(path).name  # it may name a person, and only the hint is not recorded
             what = f"The recipe opened a file{place}, and a recipe with rows opens nothing but what it declares."
@@ -156,12 +173,12 @@ class PartOrder:
 
     Args:
         words: the job's order, as plain JSON.
-        files: sealed files by name; ``aside``: those that score what it made.
+        files: sealed files by name; ``aside``: those that score what it made; None: it is not scored.
     """
 
     words: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
-    aside: Mapping[str, int] = field(default_factory=dict)
+    aside: Mapping[str, int] | None = None
     seed: int = 0
 
 
@@ -199,20 +216,23 @@ class Line:
         with suppress(ConnectionResetError):
             reply, received = receive(self.channel)
             if reply is not None:
-                _judge(reply)
+                _require_results(reply)
                 return reply, received
         if drain.asked():
             raise drain.Drained
         raise Lost("the process that reads the sources or trains ended")
 
 
-def _judge(reply: Mapping[str, Any]) -> None:
+def _require_results(reply: Mapping[str, Any]) -> None:
     """Raise what a reply without results means."""
     match reply:
-        case {"refused": [what, hint]} | {"raised": ["RecipeError", _, _, _, [what, hint]]}:
+        case {"refused": [what, hint]} | {"raised": [_, _, _, _, [what, hint]]}:
             raise Refused(what, hint)
         case {"raised": ["MemoryError", *_]} | {"passing": _}:
             raise MemoryError("a process that reads rows or trains had too little memory")
+        case {"raised": [error, *_]} if (name := error.removesuffix(IN_SCORE)) in FULL.values():
+            number = getattr(errno, name)
+            raise OSError(number, os.strerror(number))
         case {"raised": [error, path, file, line, _]}:
             replaced = packages.replaced()
             if replaced:
@@ -251,14 +271,14 @@ class Template:
         return cls(process, channel)
 
     @contextmanager
-    def line(self, order: Mapping[str, Any]) -> Iterator[Line]:
-        """Give an order, and yield the channel on which it is carried out."""
+    def line(self, order: Mapping[str, Any], handles: Sequence[int] = ()) -> Iterator[Line]:
+        """Give an order, with files that it names, and yield the channel on which it is carried out."""
         drain.look()
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
                 try:
-                    send(self._channel, order, [theirs.fileno()])
+                    send(self._channel, order, [theirs.fileno(), *handles])
                 except (BrokenPipeError, ConnectionResetError):
                     raise Lost("the template of worlds ended") from None
             yield Line(ours, self)
@@ -313,6 +333,7 @@ def read_sources(
     salt: bytes,
     until: datetime | None,
     most: int,
+    tables: Mapping[str, int],
 ) -> SourceReader:
     """Open the sources, with everybody in them, in a process that ends with the block of ``readers``.
 
@@ -320,7 +341,8 @@ def read_sources(
         sources: each as ``source_to_json`` gives it. roots: the folder beneath which each lies.
         databases: the address by setting. salt: by which people are kept apart.
         until: rows that came later, by their source's ``at=``, are left out.
-        most: bytes that the files of the rows of a part may take.
+        most: bytes that the rows of a part may take, with the files that they name.
+        tables: of sources that a function of the recipe reads, the sealed file of what it gave (``read_by_function``).
 
     Raises:
         Refused: a source cannot be read as it is declared. Lost: the process ended. MemoryError.
@@ -333,8 +355,9 @@ def read_sources(
         "salt": salt.hex(),
         "until": None if until is None else until.isoformat(),
         "most": most,
+        "tables": [*tables],
     }
-    line = _reading[-1].enter_context(template().line(order))
+    line = _reading[-1].enter_context(template().line(order, [*tables.values()]))
     surveyed, _ = line.answer()
     return SourceReader({name: _survey(record) for name, record in surveyed.items()}, line)
 
@@ -371,7 +394,24 @@ def make_world(
     Raises:
         Refused: the recipe's code raised. Lost: a process ended. TimeoutError. MemoryError.
     """
-    source = of or template()
+    with _open_world(
+        of or template(), job, code, count, opened=opened, closed=closed, threads=threads, seconds=seconds
+    ) as line:
+        yield partial(_carry_out, line, progress)
+
+
+@contextmanager
+def _open_world(
+    source: Template,
+    job: str,
+    code: Code,
+    count: int,
+    *,
+    opened: Sequence[str],
+    closed: Sequence[str],
+    threads: int = 1,
+    seconds: float = MONTH_SECONDS,
+) -> Iterator[Line]:
     order = {
         "kind": "world",
         "job": job,
@@ -386,17 +426,55 @@ def make_world(
         "seconds": seconds,
     }
     with source.line(order) as line:
-        yield partial(_carry_out, line, progress)
+        yield line
         add_cpu_seconds(line.ask({})[0]["cpu"])
+
+
+@contextmanager
+def read_by_function(code: Code, function: str, path: Path, closed: Sequence[str]) -> Iterator[int]:
+    """Yield a sealed file of everybody's rows, which a function of the recipe's module gives of a file or folder.
+
+    It can open nothing else; ``closed``: folders beneath the path that it never sees.
+
+    Raises:
+        Refused: the recipe's code raised. Lost: a process ended. TimeoutError. MemoryError.
+    """
+    with _open_world(template(), "read", code, 1, opened=[str(path)], closed=closed) as line:
+        order = PartOrder({"function": function, "path": str(path)}, seed=0)
+        _, handles = _ask_part(line, drain.look_on, order)
+    try:
+        yield handles[0]
+    finally:
+        os.close(handles[0])
+
+
+@contextmanager
+def open_judge(threads: int, progress: Progress = silent) -> Iterator[World]:
+    """Yield what computes with linear heads: a process without walls, for no code of a recipe is in it."""
+    with template().line({"kind": "judge", "threads": threads}) as line:
+        yield partial(_ask_judge, line, progress)
+
+
+def _ask_judge(line: Line, progress: Progress, part: PartOrder) -> PartOutcome:
+    outcome = _carry_out(line, progress, part)
+    add_cpu_seconds(outcome.cpu_seconds)
+    return outcome
 
 
 def _names(code: Code, library: str) -> bool:
     return any(library.encode() in text for text in code.files.values())
 
 
+def _ask_part(line: Line, progress: Progress, part: PartOrder) -> tuple[dict[str, Any], list[int]]:
+    """Return what a part answered, and the sealed file of its data."""
+    aside = part.aside or {}
+    words = {"files": [*part.files], "aside": [*aside], "order": part.words, "seed": part.seed}
+    words["scored"] = part.aside is not None
+    return line.ask(words, [*part.files.values(), *aside.values()], progress)
+
+
 def _carry_out(line: Line, progress: Progress, part: PartOrder) -> PartOutcome:
-    words = {"files": [*part.files], "aside": [*part.aside], "order": part.words, "seed": part.seed}
-    reply, handles = line.ask(words, [*part.files.values(), *part.aside.values()], progress)
+    reply, handles = _ask_part(line, progress, part)
     try:
         data = _read(handles[0])
     finally:
@@ -422,3 +500,12 @@ def declare(code: Code, closed: Sequence[str] = ()) -> dict[str, Any]:
     """
     with make_world("declare", code, 1, closed=closed, seconds=DECLARING_SECONDS) as world:
         return dict(world(PartOrder()).facts)
+
+
+def process_environment() -> dict[str, str]:
+    """Return the environment of the template: without secrets, and with this process's packages."""
+    environment = listed(os.environ) | SETTLED
+    environment["HOME"] = str(Path.home())
+    paths = (str(Path(path).absolute()) for path in sys.path if path)
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *paths])
+    return environment

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import (
@@ -387,7 +387,8 @@ def _spend_greatest(session: Session, report: RestoreReport, entries: Sequence[J
 
 
 def _restart(session: Session) -> None:
-    """End the leases from before the restore; running tasks wait again."""
+    """End the leases from before the restore; running tasks wait again. No process of before lives."""
+    session.execute(delete(Heartbeat))
     session.execute(update(Model).values(notified_at=0))
     session.execute(update(Lease).values(token=0, expires_at=0))
     busy = (Task.status == "running") & (func.coalesce(Task.reason, "") != Reason.AWAITING_CONSUMERS)

@@ -6,6 +6,7 @@ completes what a scheduler that dies leaves half done.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -455,14 +456,19 @@ def open_scheduler(settings: Settings, limits: Limits = LIMITS) -> Scheduler:
 
 
 def reported(error: Exception) -> str:
-    """Return the sentence of a wrong setting, which has its remedy; of another error the type alone."""
-    return str(error) if isinstance(error, SettingsError) else type(error).__name__
+    """Return the sentence of a wrong setting, which has its remedy; of an error of the system its name (``ENOSPC``);
+    and of another the type alone.
+    """
+    if isinstance(error, SettingsError):
+        return str(error)
+    return errno.errorcode.get(getattr(error, "errno", None) or 0, type(error).__name__)
 
 
 def run(settings: Settings, limits: Limits = LIMITS) -> None:
     """Repeat the duties until SIGTERM or SIGINT. A tick that fails is logged, and the next one tries again."""
     scheduler = retry(lambda: open_scheduler(settings, limits), tries=None)
-    pulse = HeartbeatSender(scheduler.database, scheduler.owner, "scheduler", limits.lease_seconds)
+    file = settings.heartbeat_file
+    pulse = HeartbeatSender(scheduler.database, scheduler.owner, "scheduler", limits.lease_seconds, file=file)
     pulse.start()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import distribution, distributions
+from importlib.metadata import distributions
 from typing import Any
 
 import torch
@@ -21,7 +21,6 @@ import torch
 import expunge
 from expunge.workers.storage.manifest import card_of
 from expunge.workers.storage.threads import own_threads
-from unlearning.artefact import Artefact
 
 ENVIRONMENT = "environment"
 """the name under which a manifest has that of the worker that began it"""
@@ -35,24 +34,22 @@ OF_THE_MACHINE = frozenset({"python", "device", "card", "cuda", "cudnn", "instru
 @dataclass(frozen=True)
 class Environment:
     """``machine``: Python, device, card, instruction set, threads. ``distributions``: the version of each one that this
-    process can import, by its normalised name; of an artefact's libraries also a digest of what their wheels hold."""
+    process can import, by its normalised name."""
 
     machine: Mapping[str, str]
     distributions: Mapping[str, str]
 
     @classmethod
-    def of(cls, device: torch.device, artefact: Artefact | None = None, threads: str | None = None) -> Environment:
+    def of(cls, device: torch.device, threads: str | None = None) -> Environment:
         """Describe this process; ``threads``: those of another process on this machine, in place of this one's."""
-        fixed, libraries = (None, ()) if artefact is None else (artefact.threads, artefact.libraries)
-        wheels = {f"{normalised(name)} wheel": _wheel(name) for name in libraries}
         machine = {
             "python": platform.python_version(),
             "device": device.type,
             **card_of(device),
             "instructions": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
-            "threads": str(fixed or threads or own_threads()),
+            "threads": str(threads or own_threads()),
         }
-        return cls(machine, {**_installed(), **wheels})
+        return cls(machine, _installed())
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Environment:
@@ -141,15 +138,3 @@ def _installed() -> Mapping[str, str]:
 
 
 _installed()
-
-
-@cache
-def _wheel(name: str) -> str:
-    """Return a digest of the list of the package's files, each with its own digest, as its wheel brought it."""
-    try:
-        listed = distribution(name).read_text("RECORD") or ""
-    except ModuleNotFoundError:
-        return "unknown"
-    # what an installer added is not the wheel's: compiled files, and who installed it
-    kept = [line for line in listed.splitlines() if "sha256=" in line and ".dist-info/" not in line]
-    return hashlib.sha256("\n".join(sorted(kept)).encode()).hexdigest()

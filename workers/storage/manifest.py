@@ -6,15 +6,12 @@ ignored, forgotten ones may be missing, retained ones must be there unchanged.
 
 from __future__ import annotations
 
-import hashlib
 import platform
-import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -27,9 +24,9 @@ import expunge
 from expunge.service.infra.pseudonyms import Pepper, digest, digests, subject_digest
 from expunge.service.infra.tables import HoldoutPerson, Membership, Removal, SuppressionEntry
 from unlearning.accounting.policy import Granularity
-from unlearning.columns import BLOCK, Column, Texts
-from unlearning.recipe import HELD_BYTES, Recipe, Samples, everyone, holdout_people
-from unlearning.types import Examples, SampleRows
+from unlearning.columns import BLOCK, Column
+from unlearning.recipe import Recipe, Samples, everyone, holdout_people
+from unlearning.types import Examples
 
 GROUP = 1024
 """positions of samples that have one digest together"""
@@ -106,40 +103,6 @@ class SampleIndex(SampleDigests):
 
 
 @dataclass(frozen=True)
-class FoundSamples:
-    """Samples of a generation that the recipe gives unchanged; ``ids`` in order. ``compared_at``: ``time.monotonic``.
-
-    ``digests`` are of each ``GROUP`` of positions that has samples here: of their ids, people and content, bit by bit.
-    There are none where the samples are read by blocks.
-    """
-
-    ids: Texts
-    examples: Examples
-    compared_at: float
-    digests: Mapping[int, str]
-
-    @classmethod
-    def of(cls, ids: Texts, examples: Examples) -> FoundSamples:
-        """Return the samples with their digests, compared now."""
-        groups = sorted({int(each) for each in torch.unique(examples.positions // GROUP)})
-        return cls(ids, examples, time.monotonic(), _digests(ids, examples, groups))
-
-    @property
-    def size(self) -> int:
-        """Return the bytes of inputs and targets."""
-        return len(self.examples) * self.examples.rows.row_bytes
-
-    def without(self, positions: Sequence[int]) -> FoundSamples:
-        """Return the samples at other positions."""
-        leaving = torch.tensor(positions, dtype=torch.int64, device=self.examples.positions.device)
-        staying = (~torch.isin(self.examples.positions, leaving)).nonzero().squeeze(1)
-        ids, examples = self.ids.take(staying.cpu()), self.examples.without(leaving)
-        touched = {position // GROUP for position in positions} & self.digests.keys()
-        digests = {group: digest for group, digest in self.digests.items() if group not in touched}
-        return replace(self, ids=ids, examples=examples, digests=digests | _digests(ids, examples, touched))
-
-
-@dataclass(frozen=True)
 class Changed:
     """How many retained samples are missing from the recipe, or have other content than when the model was trained."""
 
@@ -148,17 +111,24 @@ class Changed:
 
 
 def given(pepper: Pepper, tenant_id: str, samples: Samples) -> SampleDigests:
-    """Return the digests of every sample of the recipe, in its order. All data are read once, by blocks."""
-    contents = (digests(pepper, "content", tenant_id, _messages(*block)) for block in samples.blocks())
+    """Return the digests of every sample of the recipe, in its order."""
+    parts = zip(*(torch.split(part, BLOCK) for part in (samples.rows.inputs, samples.rows.targets)), strict=True)
+    contents = (digests(pepper, "content", tenant_id, _messages(*part)) for part in parts)
     return SampleDigests(named(pepper, tenant_id, samples), _rows(contents, len(samples)))
 
 
 def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granularity) -> SampleIndex:
     """Return the digests of every sample of the recipe and of its people. All data are read once, by blocks."""
-    read, everyone = given(pepper, tenant_id, samples), torch.arange(len(samples))
-    subjects = subjects_of(pepper, tenant_id, samples)
-    theirs = holders(pepper, subjects, read.samples if granularity is Granularity.SAMPLE else None)
-    return SampleIndex(read.samples, read.contents, everyone, subjects, theirs)
+    return indexed(given(pepper, tenant_id, samples), pepper, tenant_id, samples, granularity)
+
+
+def indexed(
+    digests_now: SampleDigests, pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granularity
+) -> SampleIndex:
+    """Return these digests of the recipe's samples with the samples' people."""
+    subjects, everyone = subjects_of(pepper, tenant_id, samples), torch.arange(len(samples))
+    theirs = holders(pepper, subjects, digests_now.samples if granularity is Granularity.SAMPLE else None)
+    return SampleIndex(digests_now.samples, digests_now.contents, everyone, subjects, theirs)
 
 
 def named(pepper: Pepper, tenant_id: str, samples: Samples) -> np.ndarray[Any, Any]:
@@ -279,40 +249,54 @@ def holdout_rows(pepper: Pepper, tenant_id: str, generation_id: int, recipe: Rec
     return [{"generation_id": generation_id, "subject_digest": person} for person in people]
 
 
-def places(session: Session, generation_id: int, groups: Collection[int] | None = None) -> SampleIndex:
-    """Return the manifest of a generation, or of these ``GROUP``s of its positions, by position."""
-    columns = (Membership.position, Membership.sample_digest, Membership.content_digest, Membership.holder)
-    query = select(*columns, Membership.subject_digest).where(Membership.generation_id == generation_id)
-    if groups is not None:
-        query = query.where((Membership.position // GROUP).in_(groups))
-    at: list[int] = []
-    people: dict[tuple[str, ...], int] = {}
-    holders: dict[str, int] = {}
-    codes: list[tuple[int, int]] = []
-    texts = [bytearray(), bytearray()]
-    ordered = session.execute(query.order_by(Membership.position, Membership.subject_digest))
-    for _, group in groupby(ordered.yield_per(BLOCK), key=itemgetter(0)):
-        rows = list(group)
-        position, sample, content, holder, _ = rows[0]
-        at.append(position)
-        texts[0] += bytes.fromhex(sample)
-        texts[1] += bytes.fromhex(content)
-        subjects = tuple(row[4] for row in rows)
-        codes.append((people.setdefault(subjects, len(people)), holders.setdefault(holder, len(holders))))
-    of_people, of_holders = torch.tensor(codes, dtype=torch.int64).reshape(-1, 2).unbind(dim=1)
-    samples, contents = (_rows([text], len(at)) for text in texts)
-    return SampleIndex(
-        samples,
-        contents,
-        torch.tensor(at, dtype=torch.int64),
-        Column(of_people.contiguous(), tuple(people)),
-        Column(of_holders.contiguous(), tuple(holders)),
+def places(session: Session, generation_id: int) -> SampleIndex:
+    """Return the manifest of a generation, by position."""
+    table = Membership.__table__.c
+    columns = (table.position, table.sample_digest, table.content_digest, table.holder, table.subject_digest)
+    query = select(*columns).where(table.generation_id == generation_id)
+    # the connection gives plain rows; the session would look for entities in each of them
+    ordered = query.order_by(table.position, table.subject_digest).execution_options(yield_per=BLOCK)
+    read = session.connection().execute(ordered)
+    positions: list[int] = []
+    digests_read = bytearray(), bytearray()
+    known: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    codes: tuple[list[int], list[int]] = ([], [])
+    for part in read.partitions():
+        some, named, content, *people_here = zip(*part, strict=True)
+        positions.extend(some)
+        digests_read[0].extend(bytes.fromhex("".join(named)))
+        digests_read[1].extend(bytes.fromhex("".join(content)))
+        for names, places_of, coded in zip(people_here, known, codes, strict=True):
+            coded.extend(places_of.setdefault(name, len(places_of)) for name in names)
+    at, of_holders, of_subjects = (np.array(column, dtype=np.int64) for column in (positions, *codes))
+    first = np.flatnonzero(np.diff(at, prepend=-1))  # a sample of several people has a row for each
+    subjects = _several(of_subjects, first, tuple(known[1]))
+    samples, contents = (_rows([data], len(positions))[first] for data in digests_read)
+    holders_column = Column(torch.from_numpy(of_holders[first]), tuple(known[0]))
+    return SampleIndex(samples, contents, torch.from_numpy(at[first]), subjects, holders_column)
+
+
+def _several(
+    codes: np.ndarray[Any, Any], first: np.ndarray[Any, Any], names: tuple[str, ...]
+) -> Column[tuple[str, ...]]:
+    """Return the people of each sample, from a row for each person: ``codes`` (m,), the first rows of samples (n,)."""
+    if len(first) == len(codes):
+        return Column(torch.from_numpy(codes), tuple((name,) for name in names))
+    ends = [*first.tolist(), len(codes)]
+    return Column.of(tuple(names[code] for code in codes[start:end]) for start, end in pairwise(ends))
+
+
+def held_out(session: Session, tenant_id: str, generation_id: int) -> frozenset[str]:
+    """Return the people, by digest, whom registration kept apart from training and who have not asked to leave since.
+
+    Each is looked up by an index: people who left years ago cost nothing.
+    """
+    left = exists().where(
+        SuppressionEntry.tenant_id == tenant_id,
+        SuppressionEntry.subject_digest == HoldoutPerson.subject_digest,
+        SuppressionEntry.lifted_at.is_(None),
     )
-
-
-def held_out(session: Session, generation_id: int) -> frozenset[str]:
-    """Return the people, by digest, whom registration kept apart from training."""
-    rows = select(HoldoutPerson.subject_digest).where(HoldoutPerson.generation_id == generation_id)
+    rows = select(HoldoutPerson.subject_digest).where(HoldoutPerson.generation_id == generation_id, ~left)
     return frozenset(session.scalars(rows))
 
 
@@ -333,23 +317,10 @@ def people(session: Session, generation_id: int) -> frozenset[str]:
     return frozenset(session.scalars(there.distinct()))
 
 
-def examples(samples: Samples, kept: SampleIndex, device: torch.device, most: int = HELD_BYTES) -> Examples:
-    """Return the kept samples at positions 0..n-1, on the device; read by blocks where they take more than ``most``."""
+def examples(samples: Samples, kept: SampleIndex, device: torch.device) -> Examples:
+    """Return the kept samples at positions 0..n-1, on the device."""
     everyone = torch.arange(len(kept), device=device)
-    rows, index = _rows_at(samples, kept.at, most, device)
-    return Examples(everyone, rows, kept.holders, kept.subjects, index).compact()
-
-
-def _rows_at(samples: Samples, index: Tensor, most: int, device: torch.device) -> tuple[SampleRows, Tensor]:
-    """Return rows that have the samples at ``index`` (m,) int64, and where these lie in them.
-
-    They are held in memory where these samples take at most ``most`` bytes, however many others the recipe has: sums
-    over blocks round otherwise, and a recipe without a deleted person has fewer.
-    """
-    size = samples.rows.row_bytes
-    if len(index) * size <= most < len(samples) * size:
-        return samples.take(index).held(most, device), torch.arange(len(index))
-    return samples.held(most, device), index
+    return Examples(everyone, samples.held(device), kept.holders, kept.subjects, kept.at).compact()
 
 
 @dataclass(frozen=True)
@@ -367,49 +338,6 @@ def compared(now: SampleDigests, then: SampleDigests) -> DigestDiff:
     there = here >= 0
     changed = (now.contents[here[there]] != then.contents[there]).any(axis=1)
     return DigestDiff(torch.from_numpy(here), int((~there).sum()), int(changed.sum()))
-
-
-def found_again(
-    samples: Samples,
-    now: SampleDigests,
-    manifest: SampleIndex,
-    gone: Set[int],
-    device: torch.device,
-    *,
-    most: int = HELD_BYTES,
-) -> FoundSamples | Changed:
-    """Return the manifest's samples as the recipe has them now, without the positions ``gone``.
-
-    ``now`` holds the digests of ``samples``. Samples that take more than ``most`` bytes are read by blocks. Changed
-    where one of the others is missing or has other content.
-    """
-    wanted = manifest.take(~torch.isin(manifest.at, torch.tensor(sorted(gone), dtype=torch.int64)))
-    found = compared(now, wanted)
-    if found.missing or found.changed:
-        return Changed(found.missing, found.changed)
-    rows, index = _rows_at(samples, found.here, most, device)
-    examples = Examples(wanted.at.to(device), rows, wanted.holders, wanted.subjects, index).compact()
-    return FoundSamples.of(samples.names.take(found.here), examples)
-
-
-def _digests(ids: Texts, examples: Examples, groups: Iterable[int]) -> dict[int, str]:
-    """Return the digest of each of these groups that has samples; of none where the samples are read by blocks."""
-    return {group: digest for group in groups if (digest := _digest(ids, examples, group))} if examples.held else {}
-
-
-def _digest(ids: Texts, examples: Examples, group: int) -> str | None:
-    """Return the SHA-256 of all that is known of a group's samples; None where there are none."""
-    ends = torch.tensor([group, group + 1], device=examples.positions.device) * GROUP
-    start, stop = torch.searchsorted(examples.positions, ends).tolist()
-    whole = hashlib.sha256(repr(group).encode())
-    for values in (examples.positions, examples.inputs, examples.targets):
-        plain = values[start:stop].detach().cpu().contiguous()
-        whole.update(f" {plain.dtype} {tuple(plain.shape)} ".encode())
-        whole.update(plain.reshape(-1).view(torch.uint8).numpy().data)
-    people = map(examples.subjects.values.__getitem__, examples.subjects.codes[start:stop].tolist())
-    whole.update(" ".join(map("+".join, people)).encode() + b"\n")
-    whole.update(np.diff(ids.ends[start : stop + 1]).tobytes() + ids.data[ids.ends[start] : ids.ends[stop]].tobytes())
-    return whole.hexdigest() if stop > start else None
 
 
 def _places(among: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -7,7 +7,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import torch
 from sqlalchemy.orm import Session
@@ -27,8 +27,6 @@ ROWS_BYTES = 32 * 2**20
 NUMBER_BYTES = 8
 STATE, NOTE = "state", "note"
 """the places for which notes are sealed, and state files before 0.3"""
-SAMPLES = "samples"
-"""the name of their digests in a state's evidence"""
 
 
 @dataclass(frozen=True)
@@ -72,22 +70,9 @@ def load(private: Store, sealer: Sealer, place: str, digest: str, device: torch.
 
     Damaged, too, where it was sealed for another place.
     """
-    return opened(private, sealer, place, digest, device)[0]
-
-
-def opened(
-    private: Store, sealer: Sealer, place: str, digest: str, device: torch.device
-) -> tuple[State, dict[int, str]]:
-    """Return the state of that digest, as ``load``, and the digests of the samples that are in its version."""
-    state, evidence = checkpoint_format.decode_state(sealer.open(place, private.read(digest)))
+    state, _ = checkpoint_format.decode_state(sealer.open(place, private.read(digest)))
     tensors = {name: tensor.to(device) for name, tensor in state.tensors.items()}
-    samples = cast("dict[str, str]", evidence.get(SAMPLES, {}))
-    return State(state.weights.to(device), tensors, state.facts), {int(each): samples[each] for each in samples}
-
-
-def told(digests: Mapping[int, str]) -> dict[str, Json]:
-    """Return the digests of a version's samples as evidence, which is sealed with its state."""
-    return {SAMPLES: {str(group): digest for group, digest in digests.items()}}
+    return State(state.weights.to(device), tensors, state.facts)
 
 
 def seal_note(sealer: Sealer, facts: Mapping[str, Json]) -> str:

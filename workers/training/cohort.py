@@ -5,7 +5,6 @@ People under a legal hold stay. A retrain counts first what changed in the recip
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from expunge.service.infra.db import Database
 from expunge.service.infra.pseudonyms import person_number, subject_digest
-from expunge.service.infra.tenants import recipes_of
 from expunge.service.models import is_dry_run
 from expunge.service.queue import (
     Preparation,
@@ -38,8 +36,6 @@ from expunge.service.queue import (
     suppressing,
 )
 from expunge.service.requests import Question, effective
-from expunge.workers.guarantee.certify import needs_forgotten, needs_retained
-from expunge.workers.runtime import recipes
 from expunge.workers.runtime.build import staying_aside
 from expunge.workers.runtime.model import OpenModel
 from expunge.workers.runtime.process import Process
@@ -47,24 +43,18 @@ from expunge.workers.runtime.rows_recipe import SourceUnits
 from expunge.workers.storage import Storage, manifest
 from expunge.workers.storage.spellings import Spellings
 from expunge.workers.training.admission import left_out
-from unlearning.accounting.certificate import Guarantee
 from unlearning.methods.recollection import room
-from unlearning.model.method import Method
-from unlearning.recipe import UNNAMED_HOLDOUT, Recipe, on_both_sides
-from unlearning.types import Refused, Tensors, block_of
+from unlearning.recipe import Recipe, on_both_sides
+from unlearning.types import Refused
 
 SQLITE_PEOPLE = 100_000
 SHOWN = 3
 """requests that a refusal names; it gives the number of the others"""
 COLUMN_BYTES = 600
-"""of a sample in ids, people and digests, while the recipe is read a second time (measured: large_sources)"""
+"""of a sample in ids, people and digests, while the sources are read a second time (benchmarks/results/scaling.md)"""
 HELD_TIMES, CONVERGED_TIMES = 3, 8
 """how many times its own size a sample takes that is held: itself and copies of it; where a training converges, its
 features in float64 and copies of those too"""
-READ_BYTES = 3 * 2**30
-"""of a row group and of the blocks that are in work where samples are read"""
-READINGS = 60
-"""of all samples, in a preparation of newton: a solve is about 11, and it solves once and for its calibration sets"""
 
 
 def require_room(database: Database, everyone: manifest.SampleIndex) -> None:
@@ -77,39 +67,14 @@ def require_room(database: Database, everyone: manifest.SampleIndex) -> None:
         )
 
 
-def require_fits(recipe: Recipe, method: Method, device: torch.device, most: int) -> dict[str, int | float]:
-    """Return what the preparation is expected to take: ``bytes`` and, where samples are read by blocks, ``seconds``.
-
-    Samples that take at most ``most`` bytes are held in memory; tensors are there already.
-
-    Raises:
-        Refused: it does not fit into the free memory, or the training or the method needs all samples at once and they
-            are too large.
-    """
-    samples, rows = recipe.samples, recipe.samples.rows
-    size = len(samples) * rows.row_bytes
-    held = isinstance(rows, Tensors) or size <= most
-    if not held and (recipe.train is not None or not method.reads_blocks):
-        who = "The recipe's own train" if recipe.train is not None else method.name
-        raise Refused(
-            f"{who} is handed all samples at once; the {len(samples):,} samples take {size / 1e9:.1f} GB, and at most "
-            f"{most / 1e9:.1f} GB are held (EXPUNGE_SAMPLE_BYTES).",
-            "Use newton on a linear head with Training(epochs=0, converge=...), which reads by blocks; or raise "
-            "EXPUNGE_SAMPLE_BYTES where the machine has the memory.",
-        )
+def require_fits(recipe: Recipe, device: torch.device) -> dict[str, int]:
+    """Return the ``bytes`` that the preparation is expected to take. Raises Refused where they are not free."""
+    samples = recipe.samples
     times = HELD_TIMES if recipe.training.converge is None else CONVERGED_TIMES
-    expected = COLUMN_BYTES * len(samples) + (times * size if held else READ_BYTES)
-    hint = "Use a machine with more memory; or read from Parquet, .npy or a dataset, with a lower EXPUNGE_SAMPLE_BYTES."
-    room.require_room(f"The preparation's arrays for {len(samples):,} samples", expected, device, hint)
-    return {"bytes": expected} if held else {"bytes": expected, "seconds": READINGS * _seconds(recipe)}
-
-
-def _seconds(recipe: Recipe) -> float:
-    """Return about how long one reading of all samples takes: the first block, timed."""
-    samples, start = recipe.samples, time.perf_counter()
-    first = torch.arange(min(len(samples), block_of(samples.rows)))
-    next(iter(samples.rows.read([first])))
-    return (time.perf_counter() - start) * len(samples) / len(first)
+    expected = (COLUMN_BYTES + times * samples.rows.row_bytes) * len(samples)
+    what = f"The preparation's arrays for {len(samples):,} samples"
+    room.require_room(what, expected, device, "Use a machine with more memory.")
+    return {"bytes": expected}
 
 
 def admit(
@@ -141,7 +106,8 @@ def admit(
         _require_nobody_returns(everyone, [each for each in entries if each.request_id in before], under_hold)
     if questions:
         not_admitted |= _nearly_suppressed(storage, job, everyone, questions)
-    if bench.recipe.weights is not None and not job.retrains:
+    imported = bench.recipe.weights is not None or bench.imports
+    if imported and not job.retrains:
         _require_nobody_left_out(everyone, not_admitted - names_of(entries), under_hold)
         return everyone, {}
     out = everyone.named(names_of(entries) | not_admitted) & ~under_hold
@@ -157,7 +123,7 @@ def aside_of(process: Process, job: Preparation, units: SourceUnits) -> dict[str
     """Return the units, by source, of the people who are kept apart from training, but of those who asked to leave."""
     with process.storage.database.read() as session:
         names = names_of(suppressing(session, job))
-    return staying_aside(process.storage.pepper, job.tenant_id, units, names)
+    return staying_aside(process.storage.pepper, job.tenant_id, units, names.isdisjoint)
 
 
 def _nearly_suppressed(
@@ -206,15 +172,13 @@ def kept_out(left_out: Mapping[str, int]) -> dict[str, Any]:
 
 
 def holdout_told(recipe: Recipe) -> dict[str, Any]:
-    """Return the part of the report about the holdout: that its people are not named, or are trained on too."""
-    if recipe.holdout_subjects is None:
-        return {"warnings": [UNNAMED_HOLDOUT]}
+    """Return the part of the report about people who are kept apart and trained on too, in rows of several people."""
     both = len(on_both_sides(recipe))
     if not both:
         return {}
     why = (
-        "These people are trained on and are in the holdout too, so its accuracy is too good. A deletion takes them "
-        "out of the model; in the holdout they stay until the recipe leaves them out. Split by the person."
+        "These people are trained on and kept apart too, in rows of several people, so accuracy is too good. A "
+        "deletion takes them out of the model and of the rows kept apart."
     )
     return {"holdout": {"people_trained_on": both, "why": why}}
 
@@ -272,23 +236,6 @@ def _kept_by_hold(session: Session, job: Preparation, everyone: manifest.SampleI
     return kept & everyone.named(still_served(session, job))
 
 
-def require_readable(
-    process: Process, job: Preparation, bench: OpenModel, guarantee: Guarantee, everyone: manifest.SampleIndex
-) -> None:
-    """Require that a second run of the recipe gives the same samples, where updates read samples. Raises Refused."""
-    if not (needs_retained(bench.method, guarantee) or needs_forgotten(bench.method)):
-        return
-    samples = recipes.load(recipes_of(process.settings.recipes, job.tenant_id), job.recipe).recipe.samples
-    again = manifest.given(process.storage.pepper, job.tenant_id, samples)
-    found = manifest.compared(again, everyone)
-    if found.missing or found.changed:
-        raise Refused(
-            f"Run a second time, the recipe misses {found.missing} samples and changes {found.changed}. "
-            f"{job.policy.method} with the guarantee {guarantee.value} reads samples at every update.",
-            "Make the recipe repeatable, or choose recollection with the guarantee none, which reads none.",
-        )
-
-
 MOST_GONE = 0.1
 """of the served samples; a scheduled retrain refuses data that lack more, because they were not looked at"""
 
@@ -321,20 +268,21 @@ class Changes:
 def changes(
     places: manifest.SampleIndex,
     forgotten_positions: Set[int],
-    everyone: manifest.SampleIndex,
     kept: manifest.SampleIndex,
+    out: manifest.SampleIndex,
 ) -> Changes:
-    """Count the changes from a generation's manifest (``places``) to the recipe's samples now (``everyone``).
+    """Count the changes from a generation's manifest (``places``) to the recipe's samples now.
 
-    ``kept`` are those of ``everyone`` that a retrain trains on.
+    ``kept`` are those that a retrain trains on, ``out`` those of people who asked or left.
     """
     gone = torch.isin(places.at, torch.tensor(sorted(forgotten_positions), dtype=torch.int64))
     served = places.take(~gone)
-    now, out = manifest.compared(everyone, served), everyone.take(~torch.isin(everyone.at, kept.at))
+    now = manifest.compared(kept, served)
+    absent = served.take(now.here < 0)
     return Changes(
         served=len(served),
         samples=len(kept),
-        gone=now.missing,
+        gone=manifest.compared(out, absent).missing,
         changed=now.changed,
         new=manifest.compared(places, kept).missing,
         people_new=len(kept.people() - places.people()),
@@ -346,8 +294,8 @@ def changes(
 def count_changes(
     storage: Storage,
     job: Preparation,
-    everyone: manifest.SampleIndex,
     kept: manifest.SampleIndex,
+    out: manifest.SampleIndex,
 ) -> bool:
     """Write the changes into the candidate's report; return False where it was a dry run, which has ended.
 
@@ -358,7 +306,7 @@ def count_changes(
     with storage.database.read() as session:
         served = served_beside(session, job).id
         places, gone = manifest.places(session, served), forgotten(session, served)
-    found = changes(places, gone, everyone, kept)
+    found = changes(places, gone, kept, out)
     report = note_counts(storage, job, {"changes": asdict(found)})
     if report is None:
         return False

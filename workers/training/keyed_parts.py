@@ -19,7 +19,7 @@ from expunge.service.queue import BUILT, Blocked, Deletions, Job, Stale, extend_
 from expunge.workers.guarantee.terms import guarantee_of
 from expunge.workers.runtime import drain
 from expunge.workers.runtime.build import WorldBuild
-from expunge.workers.runtime.model import OpenModel, build_with_rows, forget_by_parts, takes_rows
+from expunge.workers.runtime.model import OpenModel, forget_by_parts, open_model
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage.environment import ENVIRONMENT, Environment
 from expunge.workers.storage.parts import PartStore
@@ -27,7 +27,7 @@ from expunge.workers.training.units import WORTH_SECONDS, Units, in_its_environm
 from expunge.workers.update.rows import rows_of_update
 from unlearning.accounting.policy import Policy
 from unlearning.model.method import InParts
-from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Progress, State, Vectors, VectorSource
+from unlearning.types import Examples, ForgetSet, Forgotten, Learned, Progress, State
 
 
 class KeyedParts(Units):
@@ -72,11 +72,11 @@ class KeyedParts(Units):
         None where recipe or environment are others, or a registration's rows were edited. Raises Refused, Lost.
         """
         note, frozen, tenant_id = cls.note_of(generation), generation.manifest or {}, generation.tenant_id
-        if note is None or not takes_rows(process.settings, tenant_id, recipe):
+        if note is None:
             return None
         policy, parts = Policy.from_json(note["policy"]), PartStore(process.storage, generation.id)
         until = generation.created_at
-        bench = build_with_rows(process.settings, tenant_id, recipe, policy, parts=parts, until=until)
+        bench = open_model(process.settings, tenant_id, recipe, policy, parts=parts, until=until)
         bench = bench.under(guarantee_of(policy, bench.problem, bench.method))
         same = (bench.digest, bench.settings) == (frozen["recipe_digest"], frozen["settings_digest"])
         if not same or not isinstance(bench.method, InParts) or not in_its_environment(bench, note, frozen):
@@ -85,7 +85,7 @@ class KeyedParts(Units):
         if isinstance(rows, Blocked) or (generation.status in BUILT and (rows.gone or rows.changed)):
             return None
         start = bench.method.start()
-        return cls(process, generation.id, generation.model_id, bench, rows.samples.examples, start, "")
+        return cls(process, generation.id, generation.model_id, bench, rows.retained, start, "")
 
     @classmethod
     def drop_state(cls, process: Process, generation_id: int) -> None:
@@ -131,11 +131,11 @@ class KeyedParts(Units):
             self.mark_done(session, number)
         crash_point("work-unit-after")
 
-    def finished(self, progress: Progress) -> tuple[State, VectorSource]:
+    def finished(self, progress: Progress) -> State:
         """Return what ``prepare`` returns; what no key finds is made here."""
         made = self.bench.method.prepare(self.bench.problem, self.examples, self.learned, progress)
         self.work.extend(part.seconds for part in self.built.used.values())
-        return made, Vectors({})
+        return made
 
 
 def forget_by_keys(
@@ -160,7 +160,7 @@ def forget_by_keys(
     lacking = units.lacking()
     if len(lacking) < 2 or work * len(lacking) / len(units.chains) < WORTH_SECONDS:
         return None
-    environment = Environment.of(bench.problem.device, bench.problem.artefact).digest
+    environment = Environment.of(bench.problem.device).digest
     KeyedParts.lay_out(process, job, units.state, lacking, {"gone": sorted(forget.positions), ENVIRONMENT: environment})
     try:
         units.compute_all(job, drain.look_on)

@@ -20,7 +20,6 @@ from expunge.service.queue import (
     served_beside,
     suppressing,
 )
-from expunge.workers.runtime.model import takes_rows
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage import Storage, manifest
 from expunge.workers.training.cohort import names_of, note_counts
@@ -50,17 +49,14 @@ def ports_model(process: Process, job: Preparation) -> bool:
     """Return whether this retrain ports its model.
 
     Raises:
-        Refused: it does and the recipe has no rows, or it does not and the recipe was rewritten.
+        Refused: it does not, and the model was registered with a recipe that had no rows.
         Stale: the lease was lost.
     """
     with process.storage.database.read() as session:
         port = is_port(generation_of(session, job))
         had_rows = is_with_rows(served_beside(session, job).manifest)
-    has_rows = takes_rows(process.settings, job.tenant_id, job.recipe)
-    if port and not has_rows:
-        raise Refused("The recipe has no rows any more.", "Rewrite it as docs/rows.md says, then port the model again.")
-    if has_rows and not had_rows and not port:
-        what = "The recipe is of another form than the recipe that the model was registered with."
+    if not had_rows and not port:
+        what = "The model was registered with a recipe that read its data by itself."
         raise Refused(what, f"`expunge models port {job.model_name}` trains the model by the recipe's rows.")
     if port:
         with process.storage.database.write() as session:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -60,9 +60,6 @@ from expunge.service.queue import (
 from expunge.service.requests import Reason
 from expunge.workers.guarantee.certify import (
     certify,
-    generator,
-    needs_forgotten,
-    needs_retained,
     refine,
     require_certified,
 )
@@ -81,14 +78,13 @@ from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.drain import undivided
 from expunge.workers.runtime.failures import Attributed, facts_of, refusal_of
 from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.runtime.model import OpenModel, forget_in_worlds, method_of
+from expunge.workers.runtime.model import OpenModel, forget_in_worlds
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.world_model import NoSamples
 from expunge.workers.runtime.worlds import readers
 from expunge.workers.storage import (
     Storage,
     delete_ended_generations,
-    manifest,
     private_state,
 )
 from expunge.workers.storage.as_published import WHAT_TO_RUN, TablesDiffer, as_published
@@ -97,16 +93,13 @@ from expunge.workers.storage.private_state import open_note
 from expunge.workers.training.calibrate import CalibrationUnits, require_useful_cap
 from expunge.workers.training.cohort import holdout_told, kept_out
 from expunge.workers.training.keyed_parts import KeyedParts
-from expunge.workers.training.parts import PartUnits
 from expunge.workers.training.start import MEASURES, Begun, Ended, again, begin, settled, shown
-from expunge.workers.training.units import VectorUnits, divisible
 from expunge.workers.update.draft import write_draft
 from expunge.workers.update.rows import samples_of_update
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import RETRAIN
 from unlearning.model.method import KeepsVectors
 from unlearning.quality.distance_left import with_distance_left
-from unlearning.quality.probe import probe
 from unlearning.types import (
     Examples,
     ForgetSet,
@@ -118,12 +111,11 @@ from unlearning.types import (
     Refused,
     State,
     Vectors,
-    VectorSource,
     silent,
 )
 
 TRAININGS = 5
-"""A legal hold, or a request, that comes during a training makes us train again, this often at most."""
+"""What comes during a training makes us train again, this often at most."""
 REGISTER_AGAIN = "Find out who changed it, and prepare the model again."
 log = logging.getLogger(__name__)
 
@@ -164,20 +156,19 @@ def prepare(process: Process, job: Preparation, watch: Stopwatch) -> Ended | Non
 
 
 def _trained_until_used(process: Process, job: Preparation, watch: Stopwatch) -> Ended | None:
-    """Build again where a legal hold or a request came meanwhile. Raises Refused where that goes on."""
-    why = ""
+    """Build again where what was trained cannot be used, for a legal hold or a request that came meanwhile, or because
+    work units are gone. Raises Refused where that goes on.
+    """
+    why = Replan("")
     for _ in range(TRAININGS):
         try:
             with readers():
                 return _build(process, job, watch)
         except Replan as error:
-            why = str(error)
-            log.warning("%s", why)
+            why = error
+            log.warning("begun again: %s", why, extra={"model": job.model_name})
             clean(process, job)
-    raise Refused(
-        f"It was trained {TRAININGS} times and could not be used: {why}.",
-        "Put people under a legal hold back into the data, or lift the hold; then ask for it again.",
-    )
+    raise Refused(f"It was trained {TRAININGS} times and could not be used: {why}.", why.remedy)
 
 
 def _build(process: Process, job: Preparation, watch: Stopwatch) -> Ended | None:
@@ -213,6 +204,7 @@ def _made_ready(process: Process, job: Preparation, watch: Stopwatch) -> Prepare
     try:
         begun = again(process, job, watch)
         if begun is not None:
+            log.info("resumed: the units that are done are kept", extra={"model": job.model_name, "phase": "method"})
             return finish(process, job, watch, begun)
         clean(process, job)
         job = settled(process, job)
@@ -257,7 +249,7 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
         return made
     crash_point("prepare-after-rows")
     seconds = begun.seconds + time.monotonic() - started
-    shared = begun.units if isinstance(begun.units, PartUnits | KeyedParts) else None
+    shared = begun.units
     work = begun.work + (watch.work("method", str(bench.problem.device)) if shared is None else sum(shared.work))
     if bench.built is not None:
         made = bench.method.afresh(made)  # its parts are kept by their keys
@@ -265,22 +257,18 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
     report = report_of(made, bench, job) | {"seconds": time_bucket(seconds), "work_seconds": time_bucket(work)}
     if not job.retrains:
         report |= {"plain_accuracy": plain_accuracy(bench, begun.examples, begun.learned, job.policy)}
-    vectors = begun.units if isinstance(begun.units, VectorUnits) else None
-    longest = longest_of(made) if vectors is None else vectors.method.length(bench.problem)
+    longest = longest_of(made)
     rounds = bench.method.most_updates()
-    count = len(begun.examples) if bench.asked is None else bench.asked.count
+    count = len(begun.examples) if bench.world_model is None else bench.world_model.count
     terms = register(process.storage.database, job, begun.guarantee, made, count, longest=longest, rounds=rounds)
-    read = bench.fresh is not None and bench.fresh.seen.held_out is not None
-    terms = replace(terms, design=begun.design, deterministic=bench.deterministic, holdout_read=read)
+    terms = replace(terms, design=begun.design)
     if bench.built is not None:
         terms = replace(terms, deterministic=bench.built.repeats is True, repeats=bench.built.repeats)
-    if begun.trial is not None:
-        terms = replace(terms, tried=begun.trial.sentences, operators_word=begun.trial.operators_word)
     with watch.phase("bound"):
         terms, found = establish(bench, terms, begun.examples, made)
     freeze_guarantee(process.storage.database, job, terms)
     report |= found | how_chosen(process.storage.database, job) | kept_out(begun.left_out)
-    report |= holdout_told(bench.recipe) | ({} if begun.trial is None else begun.trial.report())
+    report |= holdout_told(bench.recipe)
     report |= costs(bench.method, len(begun.examples.people.distinct())) | {"state_bytes": size_of(made)}
     report = process.storage.figures.keep(job.generation_id, report)
     bare = State(made.weights, made.tensors, made.facts)
@@ -309,6 +297,7 @@ def taken_up(process: Process, job: Preparation, watch: Stopwatch) -> Prepared |
         orders = CalibrationUnits.opened(process, generation, job.recipe)
     if orders is None:
         return None
+    log.info("resumed: the orders that are done are kept", extra={"model": job.model_name, "phase": "calibrate"})
     reference = Reference((generation.manifest or {})["reference"])
     terms = terms_of(job.policy, Guarantee.CALIBRATED, reference, len(orders.examples))
     frozen = guarantee_from_json(generation.manifest or {}) | {"design": orders.design}
@@ -321,7 +310,7 @@ def _settled(process: Process, job: Preparation, watch: Stopwatch, prepared: Pre
     """Add the last of what registration learns: the calibration, where one is asked for, and the dry run."""
     if prepared.terms.design is not None:
         with watch.phase("calibrate"):
-            if not _calibrate(process, job):
+            if not _calibrate(process, job, prepared.bench):
                 return Ended.PUT_OFF
     rows = dry_run(prepared.bench, prepared.terms, prepared.state.weights)
     tried = {"dry_run": rows, "accuracy": published_accuracy(rows, prepared.terms)}
@@ -343,13 +332,18 @@ def _withheld(process: Process, job: Preparation) -> bool:
     return True
 
 
-def _calibrate(process: Process, job: Preparation) -> bool:
-    """Measure the guarantee; False where it gave way to deletions. Raises Refused."""
+def _calibrate(process: Process, job: Preparation, bench: OpenModel) -> bool:
+    """Measure the guarantee; False where it gave way to deletions. Raises Refused, Replan.
+
+    ``bench``: the model, whose world is ended: each order asks worlds of its own.
+    """
+    if bench.world_model is not None:
+        bench.world_model.close()
     with process.storage.database.read() as session:
         generation = generation_of(session, job)
     orders = CalibrationUnits.opened(process, generation, job.recipe)
     if orders is None:
-        raise RuntimeError("the calibration's state was laid out and cannot be opened")
+        raise Replan("the recipe or its data changed before the calibration began", train_again=True)
     if not orders.compute_all(job, shown(process.storage.database, job, "calibrate", 0.5, 0.95)):
         return False
     require_useful_cap(orders.finished(silent), job.policy.max_distance)
@@ -361,36 +355,30 @@ def _prepared(process: Process, job: Preparation, begun: Begun, progress: Progre
 
     Raises Ineffective where the fallback is to try, and Refused otherwise.
     """
-    bench, threshold = begun.bench, process.limits.distance_left
-    # Under proved a solve stops early, because refinement works beyond it: the method is judged without that.
-    judged = method_of(job.policy) if begun.guarantee is Guarantee.PROVED else bench.method
+    bench = begun.bench
     try:
-        method = None if begun.made is not None else divisible(bench, begun.learned)
-        if method is not None:
-            probed = probe(method, bench.problem, begun.examples, begun.learned, time.perf_counter)
-            process.storage.figures.keep(job.generation_id, {"probe": asdict(probed)})
-            probed.require_below(threshold)
-        vectors: VectorSource
-        if begun.made is not None:
+        if begun.made is not None:  # its world has measured the distance left
             _keep_vectors(process.storage, job, begun.made)
             return begun.made
         if begun.units is None:
             made = bench.method.prepare(bench.problem, begun.examples, begun.learned, progress)
-            vectors = Vectors(made.vectors)
         elif not begun.units.compute_all(job, progress):
             return Ended.PUT_OFF
         else:
-            made, vectors = begun.units.finished(progress)
-        told = with_distance_left(
-            judged, bench.problem, begun.examples, begun.learned, made, vectors=vectors, threshold=threshold
+            made = begun.units.finished(progress)
+        return with_distance_left(
+            bench.method,
+            bench.problem,
+            begun.examples,
+            begun.learned,
+            made,
+            vectors=Vectors({}),
+            threshold=process.limits.distance_left,
         )
     except Ineffective as error:
         if job.policy.falls_back:
             raise
         raise Refused(error.what, f"{error.hint} {MEASURES}") from None
-    if begun.units is None:
-        _keep_vectors(process.storage, job, told)
-    return told
 
 
 def bring_into_service(process: Process, job: Preparation, prepared: Prepared, watch: Stopwatch) -> bool:
@@ -428,7 +416,7 @@ def bring_into_service(process: Process, job: Preparation, prepared: Prepared, w
             _throw_away(storage, draft)
             if error.train_again:
                 raise
-            log.warning("%s", error)
+            log.warning("drafted again: %s", error, extra={"model": job.model_name})
 
 
 def _accuracy_fell(job: Preparation, draft: Draft, leaving: Leaving) -> bool:
@@ -471,9 +459,9 @@ def _draft(storage: Storage, job: Preparation, prepared: Prepared, watch: Stopwa
             forgotten, retain = _forget(storage, job, prepared, target)
         size = replace(leaving.size, unlearned=len(target.holders))
         refined = refine(prepared.bench, terms, forgotten, retain)
-        certified = require_certified(certify(prepared.bench, terms, refined, retain, size))
+        certified = require_certified(certify(prepared.bench, terms, refined, size))
     with watch.phase("store"):
-        evidence = _evidence(storage, job) | _samples_told(storage, job, prepared, target)
+        evidence = _evidence(storage, job)
         version_id = new_id()
         with storage.database.snapshot() as session:
             begun, frozen = now(session), _frozen_tables(session, storage, job)
@@ -515,22 +503,6 @@ def _require_as_published(storage: Storage, job: Preparation) -> None:
         raise Refused(str(tables), WHAT_TO_RUN)
 
 
-def _samples_told(storage: Storage, job: Preparation, prepared: Prepared, target: Target) -> dict[str, Json]:
-    """Return the digests of the first version's samples, where updates read them and their ids are known here."""
-    examples, samples = prepared.examples, prepared.bench.recipe.samples
-    if prepared.bench.built is not None or not needs_retained(prepared.bench.method, prepared.terms.guarantee):
-        return {}
-    rows = torch.arange(len(samples))
-    if len(samples) != len(examples):
-        people = frozenset(person for names in examples.subjects.distinct() for person in names)
-        subjects = manifest.subjects_of(storage.pepper, job.tenant_id, samples)
-        rows = subjects.where(people.issuperset).nonzero().squeeze(1)
-    if len(rows) != len(examples):
-        return {}
-    found = manifest.FoundSamples.of(samples.names.take(rows), examples)
-    return private_state.told((found.without(target.positions) if target.positions else found).digests)
-
-
 def _terms(job: Preparation, terms: Terms, target: Target) -> Terms:
     """Return what the first version may claim.
 
@@ -569,20 +541,14 @@ def _forget(storage: Storage, job: Preparation, prepared: Prepared, target: Targ
     vectors = private_state.VectorStore(
         storage.database, storage.keys, job.generation_id, problem.dimension, problem.device
     )
-    theirs = prepared.examples.only(gone) if needs_forgotten(bench.method) else None
-    forget = ForgetSet(frozenset(target.holders), target.positions, theirs, vectors)
-    draws = generator(bench.problem.device)
-    if bench.asked is not None:
+    forget = ForgetSet(frozenset(target.holders), target.positions, None, vectors)
+    if bench.world_model is not None:
         selected = samples_of_update(storage, job, bench, target.positions, prepared.terms.guarantee)
         if isinstance(selected, Blocked):
             what = "The recipe's data, or the database's tables, changed while the model was prepared."
             raise Refused(what, REGISTER_AGAIN)
-        forget, retain = selected.forget(vectors), selected.samples.examples
-    forgotten = forget_in_worlds(bench, prepared.state, forget, retain, prepared.terms.guarantee)
-    if forgotten is not None:
-        return forgotten, retain
-    reads = retain if needs_retained(bench.method, prepared.terms.guarantee) else None
-    return bench.method.forget(problem, prepared.state, forget, reads, draws), retain
+        forget, retain = selected.forget(vectors), selected.retained
+    return forget_in_worlds(bench, prepared.state, forget, retain, prepared.terms.guarantee), retain
 
 
 def _keep_vectors(storage: Storage, job: Preparation, made: State) -> None:
@@ -593,9 +559,7 @@ def _keep_vectors(storage: Storage, job: Preparation, made: State) -> None:
 
 
 def _forget_units(process: Process, job: Preparation) -> None:
-    PartUnits.forget(process, job.generation_id)
     KeyedParts.forget(process, job.generation_id)
-    VectorUnits.forget(process, job.generation_id)
 
 
 def clean(process: Process, job: Preparation) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -15,12 +14,9 @@ import torch
 from expunge.service.audit import record
 from expunge.service.infra.db import BATCH, Database, batches
 from expunge.service.infra.fault_injection import crash_point
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tenants import recipes_of
-from expunge.service.models import WITH_ROWS, block_rows, measured_work, write_blocks
+from expunge.service.models import block_rows, measured_work, write_blocks
 from expunge.service.queue import (
     Preparation,
-    declared_parts,
     extend_manifest,
     fence,
     freeze_manifest,
@@ -28,23 +24,23 @@ from expunge.service.queue import (
     served_beside,
     write_holdout,
 )
-from expunge.service.requests import HOLDOUT_NAMED, MEMBERS_FROZEN, SPELLINGS
+from expunge.service.requests import HOLDOUT_NAMED, MEMBERS_FROZEN, SPELLINGS, WITH_ROWS
 from expunge.workers.guarantee.certify import needs_retained
 from expunge.workers.guarantee.terms import (
     design_of,
     guarantee_of,
-    may_claim_without_her,
-    require_closed_form,
-    require_needs,
+    guarantee_without_judge,
+    require_all_forgotten,
+    require_trajectory,
     require_vectors_fit,
 )
-from expunge.workers.runtime import recipes
 from expunge.workers.runtime.drain import look
 from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.runtime.model import OpenModel, build, build_with_rows, described, set_up, takes_rows
+from expunge.workers.runtime.model import OpenModel, described, open_model, require_no_lapsed
 from expunge.workers.runtime.process import Process
-from expunge.workers.runtime.world_model import WorldModel
-from expunge.workers.storage import Storage, checkpoint_format, manifest, spellings
+from expunge.workers.runtime.rows_recipe import SourceUnits, Unit
+from expunge.workers.runtime.world_model import NoSamples
+from expunge.workers.storage import Storage, manifest, spellings
 from expunge.workers.storage.environment import ENVIRONMENT, Environment
 from expunge.workers.storage.parts import PartStore
 from expunge.workers.training.cohort import (
@@ -52,30 +48,24 @@ from expunge.workers.training.cohort import (
     aside_of,
     count_changes,
     require_fits,
-    require_readable,
     require_room,
 )
-from expunge.workers.training.first_samples import require_computable
 from expunge.workers.training.keyed_parts import KeyedParts
-from expunge.workers.training.parts import PartUnits
 from expunge.workers.training.person_ids import require_sound_ids
 from expunge.workers.training.port import count_people, ports_model
-from expunge.workers.training.shortened import require_samples_apart
-from expunge.workers.training.trial import Trial, tried
-from expunge.workers.training.units import WORTH_SECONDS, VectorUnits, divisible, wanted
-from unlearning.accounting import policy
-from unlearning.accounting.certificate import Guarantee, Part
+from expunge.workers.training.units import WORTH_SECONDS
+from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import AUTO, RETRAIN, Policy, method_by_rule
+from unlearning.artefact import ARCHIVE_SUFFIX
 from unlearning.bounds.calibration import Design
 from unlearning.methods import package_of
-from unlearning.model.method import Divisible, InParts
-from unlearning.model.parts import digest_of, require_declared, trains_by_own_code
-from unlearning.model.problem import Problem
-from unlearning.model.training import learn, train
+from unlearning.model.method import InParts, KeepsVectors
+from unlearning.model.training import train
 from unlearning.recipe import Recipe
 from unlearning.types import Examples, Ineffective, Learned, Need, Progress, Refused, State
 
 PROGRESS_SECONDS = 0.5
+NEWTON = "newton"
 MEASURES = "`expunge check PATH --measure` measures which other methods work on this model."
 
 
@@ -88,16 +78,14 @@ class Ended(Enum):
 
 @dataclass(frozen=True)
 class Begun:
-    """A trained model without its method's state, still to be computed: in ``units``, or by one worker (None)."""
+    """A trained model without its method's state, which is still to be made of ``units``, or by one world (None)."""
 
     bench: OpenModel
     guarantee: Guarantee
     examples: Examples
     learned: Learned
-    units: VectorUnits | PartUnits | KeyedParts | None
+    units: KeyedParts | None
     design: Design | None
-    trial: Trial | None
-    """of the recipe's own training, where it has one"""
     left_out: Mapping[str, int]
     """how many samples each request keeps out"""
     seconds: float
@@ -112,52 +100,46 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
     """Freeze the manifest, train or import, and lay work units out. Raises Refused, among others."""
     started, storage = time.monotonic(), process.storage
     with watch.phase("load"):
+        if not job.retrains:
+            require_no_lapsed(job.policy)
         ported = job.retrains and ports_model(process, job)
         bench = _opened(process, job)
         _require_recipe(storage, job, bench, ported=ported)
         guarantee = Guarantee.NONE
-        if bench.asked is None:
-            require_needs(job.policy, bench.method, bench.recipe)
+        if bench.world_model is None:
             guarantee = guarantee_of(job.policy, bench.problem, bench.method)
             bench = bench.under(guarantee)
-        _require_others_apart(process, job, bench, guarantee)
-        most = process.settings.sample_bytes
-        expected = require_fits(bench.recipe, bench.method, bench.problem.device, most)
+        expected = require_fits(bench.recipe, bench.problem.device)
         storage.figures.keep(job.generation_id, {"expected": expected})
         everyone = manifest.entries(storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
         require_room(storage.database, everyone)
         written = spellings_of(storage, job, bench.recipe)
         kept, left_out = admit(process, job, bench, everyone, written)
+        out = everyone.take(~torch.isin(everyone.at, kept.at))
         if ported and not count_people(bench.recipe, storage, job, everyone, kept):
             return Ended.DRY_RUN
-        if bench.asked is not None:
+        if bench.world_model is not None:
             bench, guarantee = _described(process, job, bench, kept)
-            kept = everyone = manifest.entries(
-                storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity
-            )
-        if job.retrains and not ported and not count_changes(storage, job, everyone, kept):
+            kept = manifest.entries(storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
+        if job.retrains and not ported and not count_changes(storage, job, kept, out):
             return Ended.DRY_RUN
-        examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device, most)
+        examples = manifest.examples(bench.recipe.samples, kept, bench.problem.device)
         design = _design(job.policy, guarantee, examples)
-        _require_possible(process, bench, examples)
-        if not bench.with_rows:
-            require_readable(process, job, bench, guarantee, everyone)
+        require_vectors_fit(bench, examples, process.limits.vector_bytes)
         if bench.built is not None:
             bench.built.aside = aside_of(process, job, bench.built.units)
             bench.built.repeat_within = process.settings.trial_seconds
         reads = needs_retained(bench.method, guarantee)
         memory = int(expected["bytes"]) if reads else 0
-        _freeze(storage, job, bench, kept, everyone, written=written, memory=memory)
+        _freeze(storage, job, bench, kept, len(out), written=written, memory=memory)
     crash_point("prepare-after-manifest")
-    trial = _tried(process, job, bench, kept, watch)
     with watch.phase("train"):
         learned, made = _learned(process, job, bench, examples, guarantee)
     crash_point("prepare-after-train")
     seconds = time.monotonic() - started
     work = watch.work("train", str(bench.problem.device))
-    note = {"left_out": left_out, "seconds": seconds, "work": work, "trial": None if trial is None else asdict(trial)}
-    units = _units(process, job, bench, examples, learned, note=note)
-    return Begun(bench, guarantee, examples, learned, units, design, trial, left_out, seconds, work, made)
+    units = _units(process, job, bench, examples, {"left_out": left_out, "seconds": seconds, "work": work})
+    return Begun(bench, guarantee, examples, learned, units, design, left_out, seconds, work, made)
 
 
 def _described(
@@ -167,98 +149,46 @@ def _described(
 
     Raises Refused.
     """
-    if bench.asked is None:
-        raise ValueError("the recipe's samples are known")
-    bench.asked.aside = aside_of(process, job, bench.asked.units)
-    bench = described(bench, bench.asked.units.at(bench.recipe.samples, units.at))
-    if bench.asked is not None and bench.asked.has_judge:
+    world_model = bench.required_world_model
+    world_model.aside = aside_of(process, job, world_model.units)
+    world_model.imports = bench.imports and not job.retrains
+    if world_model.imports and world_model.units.aside:
+        what = "The weights were trained elsewhere on everybody, and the sources keep people apart from training."
+        raise Refused(what, "Leave aside= out, and give the holdout as two tensors.")
+    bench = described(bench, world_model.units.at(bench.recipe.samples, units.at))
+    require_all_forgotten(job.policy, bench.method, bench.recipe)
+    require_trajectory(job.policy, bench.method, bench.recipe, recorded=world_model.recorded)
+    if world_model.has_judge:
         guarantee = guarantee_of(job.policy, bench.problem, bench.method)
     else:
-        guarantee = _without_judge(job.policy)
+        guarantee = guarantee_without_judge(job.policy, bench.problem, bench.method)
     return bench.under(guarantee), guarantee
 
 
-def _without_judge(policy: Policy) -> Guarantee:
-    """Return the guarantee of a model that worlds of the recipe's own code compute with. Raises Refused."""
-    if policy.guarantee not in (None, Guarantee.NONE):
-        what = (
-            f"The guarantee {policy.guarantee.value} is had with rows where no code of the recipe computes it: by "
-            f"{policy.method} for a linear head under a named loss, whose training converges."
-        )
-        raise Refused(what, "Ask for the guarantee none; or choose retrain, shards or late, which are exact.")
-    return Guarantee.NONE
-
-
-def _require_possible(process: Process, bench: OpenModel, examples: Examples) -> None:
-    """Require that the model can be computed with, and that what the method keeps of it fits. Raises Refused.
-
-    The worlds of a recipe with rows find out themselves what its model can do.
-    """
-    if bench.asked is None:
-        require_computable(bench.problem, examples, process.settings.recipes)
-        require_closed_form(bench.method, bench.problem, examples)
-    require_vectors_fit(bench, examples, process.limits.vector_bytes)
-
-
-def _tried(
-    process: Process, job: Preparation, bench: OpenModel, kept: manifest.SampleIndex, watch: Stopwatch
-) -> Trial | None:
-    """Try the recipe's own training, where it has one that is to be repeated. Raises Refused."""
-    trains_here = bench.method.exact or job.retrains or bench.recipe.weights is None
-    if not trains_here or bench.with_rows or not trains_by_own_code(bench.recipe):
-        return None
-    with watch.phase("trial"):
-        trial = tried(process.settings, bench, kept)
-    if trial.differs_at:  # a figure of people's data: kept where the first deletion deletes it, in no row
-        process.storage.figures.keep(job.generation_id, {"differs_at": trial.differs_at})
-        trial = replace(trial, differs_at="")
-    return trial
-
-
-def _require_others_apart(process: Process, job: Preparation, bench: OpenModel, guarantee: Guarantee) -> None:
-    """Require that nothing fitted on people comes into the model beside its samples. Raises Refused.
-
-    A recipe with rows brings nothing along: its worlds open what it declares.
-    """
-    if bench.with_rows:
-        return
-    if job.retrains or may_claim_without_her(job.policy, guarantee, bench.recipe):
-        require_declared(bench.recipe, bench.parts)
-        require_samples_apart(process.settings.recipes, job.tenant_id, job.recipe, bench.recipe)
-    require_nobody_in_public(process.storage, job, bench)
-
-
 def _opened(process: Process, job: Preparation) -> OpenModel:
-    settings = process.settings
-    if not takes_rows(settings, job.tenant_id, job.recipe):
-        return build(settings, job.tenant_id, job.recipe, job.policy)
     with process.storage.database.read() as session:
         begun = generation_of(session, job).created_at
     parts = PartStore(process.storage, job.generation_id, partial(fence, lease=job.lease))
-    return build_with_rows(settings, job.tenant_id, job.recipe, job.policy, parts=parts, until=begun)
+    return open_model(process.settings, job.tenant_id, job.recipe, job.policy, parts=parts, until=begun)
 
 
 def again(process: Process, job: Preparation, watch: Stopwatch) -> Begun | None:
     """Continue a preparation of a worker that was lost while it computed work units; None where there is none."""
     with process.storage.database.read() as session:
         generation = generation_of(session, job)
-    kinds: tuple[type[PartUnits | KeyedParts], ...] = (PartUnits, KeyedParts)
-    kind = next((kind for kind in kinds if kind.note_of(generation) is not None), VectorUnits)
-    note = kind.note_of(generation)
+    note = KeyedParts.note_of(generation)
     if note is None:
         return None
     with watch.phase("load"):
-        units = kind.opened(process, generation, job.recipe)
+        units = KeyedParts.opened(process, generation, job.recipe)
     if units is None:
         return None
-    if units.bench.built is not None:
-        units.bench.built.repeat_within = process.settings.trial_seconds
+    units.built.repeat_within = process.settings.trial_seconds
     guarantee = guarantee_of(job.policy, units.bench.problem, units.bench.method)
     design = _design(job.policy, guarantee, units.examples)
-    trial = None if note.get("trial") is None else Trial(**note["trial"])
     left_out, seconds = note["left_out"], note["seconds"]
     work = note.get("work", seconds)  # a worker of a release before work was measured may have begun
-    return Begun(units.bench, guarantee, units.examples, units.learned, units, design, trial, left_out, seconds, work)
+    return Begun(units.bench, guarantee, units.examples, units.learned, units, design, left_out, seconds, work)
 
 
 def shown(database: Database, job: Preparation, phase: str, start: float, stop: float) -> Progress:
@@ -285,27 +215,32 @@ def shown(database: Database, job: Preparation, phase: str, start: float, stop: 
 def _learned(
     process: Process, job: Preparation, bench: OpenModel, examples: Examples, guarantee: Guarantee
 ) -> tuple[Learned, State | None]:
-    """Train or import; a retrain always trains. A method that trains by itself gets the start.
+    """Train. A method that trains by itself gets the start.
 
     A world also computes what the method keeps; None: it is computed afterwards. Raises Refused, Ineffective.
     """
-    if bench.asked is not None:
-        return _learned_in_world(process, job, bench.asked, examples, guarantee)
+    if bench.world_model is not None:
+        return _learned_in_world(process, job, bench, examples, guarantee)
     progress = shown(process.storage.database, job, "train", 0.05, 0.5)
     if bench.method.trains:
         return Learned(bench.problem.initial()), None
-    problem = copy.copy(bench.problem)
-    if job.retrains and bench.built is None:  # it is published as exact, under any method
-        problem.fresh = bench.fresh
-    return (cold if job.retrains else learn)(bench.recipe, problem, examples, progress), None
+    return train(bench.problem, examples, progress=progress), None
 
 
 def _learned_in_world(
-    process: Process, job: Preparation, asked: WorldModel, examples: Examples, guarantee: Guarantee
+    process: Process, job: Preparation, bench: OpenModel, examples: Examples, guarantee: Guarantee
 ) -> tuple[Learned, State]:
-    threshold = process.limits.distance_left
+    method, holders = bench.method, None
+    if bench.recipe.vectors_for is not None and isinstance(method, KeepsVectors):
+        holders = method.holders(bench.problem, examples)
     try:
-        state, weights = asked.prepared(examples, guarantee, cold=job.retrains, threshold=threshold)
+        state, weights = bench.required_world_model.prepared(
+            examples,
+            guarantee,
+            cold=job.retrains,
+            threshold=process.limits.distance_left,
+            holders_with_vector=holders,
+        )
     except Ineffective as error:
         if job.policy.falls_back:
             raise
@@ -335,51 +270,16 @@ def _require_same_recipe(storage: Storage, job: Preparation, bench: OpenModel) -
         )
 
 
-def cold(recipe: Recipe, problem: Problem, examples: Examples, progress: Progress) -> Learned:
-    """Train from the data-independent initialisation: only that earns a fresh budget.
-
-    Raises Refused for a model that was trained elsewhere, where the recipe does not say how (``train``).
-    """
-    if recipe.weights is not None and recipe.train is None:
-        raise Refused(
-            "The model was trained elsewhere, so it cannot be retrained here.",
-            "Train it again without the people who asked, and register the new weights.",
-        )
-    return train(problem, examples, progress=progress)
-
-
 def _units(
-    process: Process,
-    job: Preparation,
-    bench: OpenModel,
-    examples: Examples,
-    learned: Learned,
-    *,
-    note: Mapping[str, Any],
-) -> VectorUnits | PartUnits | KeyedParts | None:
-    """Add work units where the method trains in parts, or its preparation divides and there are enough people."""
-    method = bench.method
-    if bench.asked is not None:
+    process: Process, job: Preparation, bench: OpenModel, examples: Examples, note: Mapping[str, Any]
+) -> KeyedParts | None:
+    """Add work units where the method trains in parts. None: one world makes all."""
+    if bench.built is None or not isinstance(bench.method, InParts) or _is_short(process, job):
         return None
-    if bench.built is not None and (not isinstance(method, InParts) or _is_short(process, job)):
-        return None  # one world makes all parts
-    if bench.built is not None:
-        keyed = KeyedParts.of(process, job, bench, examples)
-        KeyedParts.lay_out(process, job, keyed.state, keyed.chains, note)
-        crash_point("prepare-after-work-units")
-        return keyed
-    if isinstance(method, InParts):
-        start = method.start()
-        digest = PartUnits.lay_out(process, job, start, method.unfinished(start), note)
-        crash_point("prepare-after-work-units")
-        return PartUnits(process, job.generation_id, job.model_id, bench, examples, start, digest)
-    count = wanted(process, len(method.holders(bench.problem, examples))) if isinstance(method, Divisible) else 0
-    if count < 2 or divisible(bench, learned) is None:
-        return None
-    kept = State(learned.weights, {} if learned.trajectory is None else learned.trajectory.tensors())
-    digest = VectorUnits.lay_out(process, job, kept, range(count), note)
+    keyed = KeyedParts.of(process, job, bench, examples)
+    KeyedParts.lay_out(process, job, keyed.state, keyed.chains, note)
     crash_point("prepare-after-work-units")
-    return VectorUnits(process, job.generation_id, job.model_id, bench, examples, kept, digest)
+    return keyed
 
 
 def _is_short(process: Process, job: Preparation) -> bool:
@@ -398,7 +298,7 @@ def _freeze(
     job: Preparation,
     bench: OpenModel,
     kept: manifest.SampleIndex,
-    everyone: manifest.SampleIndex,
+    left_out: int,
     *,
     written: spellings.Spellings,
     memory: int,
@@ -407,26 +307,23 @@ def _freeze(
 
     ``memory``: bytes that an update needs; 0 where it reads no samples.
     """
-    artefact = bench.problem.artefact
     libraries = manifest.surroundings(bench.problem.device)
-    summary = {
+    summary: dict[str, Any] = {
         "recipe_digest": bench.digest,
         "settings_digest": bench.settings,
-        "samples": len(kept) if bench.asked is None else bench.asked.count,
-        "left_out": len(everyone) - len(kept),
+        "samples": len(kept) if bench.world_model is None else bench.world_model.count,
+        "left_out": left_out,
         "people": len(kept.people()),
         "dimension": bench.problem.dimension,
         "libraries": libraries,
-        ENVIRONMENT: Environment.of(bench.problem.device, artefact).to_json(),
+        ENVIRONMENT: Environment.of(bench.problem.device).to_json(),
         "bound_to": libraries["device"] if Need.TRAJECTORY in bench.method.needs else None,
-        HOLDOUT_NAMED: bench.recipe.holdout_subjects is not None,
+        HOLDOUT_NAMED: bench.world_model is None or not bench.world_model.brings_holdout,
         "memory": memory,
-        "parts": [asdict(part) for part in bench.parts],
+        "parts": [],
+        WITH_ROWS: True,
+        **({"suffix": ARCHIVE_SUFFIX} if bench.world_model is not None and bench.world_model.beside else {}),
     }
-    if artefact is not None:
-        summary["suffix"] = artefact.suffix
-    if bench.with_rows:
-        summary[WITH_ROWS] = True
     package = package_of(job.policy.method)
     if package is not None:
         summary["package"] = package
@@ -461,57 +358,36 @@ def spellings_of(storage: Storage, job: Preparation, recipe: Recipe) -> spelling
     return spellings.Spellings.of(storage.pepper, job.tenant_id, people)
 
 
-def require_nobody_in_public(storage: Storage, job: Preparation, bench: OpenModel) -> None:
-    """Compare the public parts with every tensor of the tenant's versions that still have a file, by digest.
-
-    A tensor that a version's own recipe declares public belongs to no person: two models may share it. A tensor that
-    was changed on the way, by a cast to another dtype for instance, is not found. Raises Refused.
-    """
-    public = {part.digest: part for part in bench.parts if part.public}
-    if not public:
-        return
-    with storage.database.read() as session:
-        versions = declared_parts(session, job.tenant_id)
-    for name, number, checkpoint, shared in versions:
-        wanted = {digest: part for digest, part in public.items() if digest not in shared}
-        found = _found(storage, checkpoint, wanted.values())
-        if found is not None:
-            raise Refused(
-                f"The recipe declares {found.name!r} public, and it is a tensor of version {number} of the model "
-                f"{name!r}, which was trained on people who may ask to be forgotten.",
-                "Train it with this model, or start from numbers that hold no person who may ask.",
-            )
-
-
-def _found(storage: Storage, checkpoint: str, parts: Collection[Part]) -> Part | None:
-    """Return the first part that is a tensor of the file; tensors of other sizes are not compared."""
-    if not parts:
-        return None
-    sizes = {part.size for part in parts}
-    by_digest = {part.digest: part for part in parts}
-    if not storage.store.holds(checkpoint):
-        return None
-    try:
-        tensors, _ = checkpoint_format.decode(storage.store.read(checkpoint))
-    except checkpoint_format.Malformed:  # the bytes of an artefact, which hold no tensor
-        return None
-    found = (by_digest.get(digest_of(tensor)) for tensor in tensors.values() if tensor.numel() in sizes)
-    return next((part for part in found if part is not None), None)
-
-
 def settled(process: Process, job: Preparation) -> Preparation:
     """Return the job with its method: the policy's, or the one that the rule chooses. Raises Refused, Stale."""
     if job.policy.method != AUTO:
         return job
-    settings = process.settings
-    if takes_rows(settings, job.tenant_id, job.recipe):
+    by_newton = replace(job, policy=replace(job.policy, method=NEWTON, guarantee=None))
+    bench = _opened(process, by_newton)
+    world_model = bench.required_world_model
+    try:
+        bench = described(bench, _not_suppressed(process.storage, job, world_model.units))
+        provable = world_model.has_judge and (
+            guarantee_of(by_newton.policy, bench.problem, bench.method) is Guarantee.PROVED
+        )
+    except NoSamples:
         return _chosen(process, job, RETRAIN, "The recipe gets its rows from the service and trains by itself.")
-    loaded = recipes.load(recipes_of(settings.recipes, job.tenant_id), job.recipe)
-    samples = loaded.recipe.samples
-    inputs, _ = next(iter(samples.rows.read([torch.zeros(1, dtype=torch.int64)])))
-    provable = len(samples) * inputs.numel() > policy.SMALL and _provable(settings, job, loaded)
-    method, why = method_by_rule(len(samples), inputs.numel(), provable)
+    except Refused:
+        if NEWTON not in world_model.refused:
+            raise
+        provable = False  # newton does not follow this training
+    finally:
+        world_model.close()
+    method, why = method_by_rule(world_model.count, world_model.features, provable)
     return _chosen(process, job, method, why)
+
+
+def _not_suppressed(storage: Storage, job: Preparation, units: SourceUnits) -> list[Unit]:
+    """Return the units that are trained on, without those of people who asked to leave the tenant's models."""
+    with storage.database.read() as session:
+        leavers = manifest.asked_to_leave(session, job.tenant_id)
+    subjects = manifest.subjects_of(storage.pepper, job.tenant_id, units.samples)
+    return [unit for unit, people in zip(units.by_digest.values(), subjects, strict=True) if leavers.isdisjoint(people)]
 
 
 def _chosen(process: Process, job: Preparation, method: str, why: str) -> Preparation:
@@ -520,17 +396,3 @@ def _chosen(process: Process, job: Preparation, method: str, why: str) -> Prepar
         extend_manifest(session, job, {"chosen": {"method": method, "why": why}}).method = method
         record(session, job.tenant_id, "preparation.chosen", model_id=job.model_id, method=method)
     return replace(job, policy=job.policy.in_force(method))
-
-
-def _provable(settings: Settings, job: Preparation, loaded: recipes.LoadedRecipe) -> bool:
-    """Return whether newton has the guarantee ``proved`` on the recipe's model.
-
-    Raises Refused for a recipe that no method can open.
-    """
-    asked = replace(job.policy, method="newton", guarantee=None)
-    bench = set_up(settings, job.tenant_id, job.recipe, loaded, asked)
-    try:
-        require_needs(asked, bench.method, bench.recipe)
-    except Refused:  # newton does not follow this training, so it proves nothing
-        return False
-    return guarantee_of(asked, bench.problem, bench.method) is Guarantee.PROVED

@@ -19,11 +19,7 @@ from sqlalchemy.orm import Session
 
 from expunge.service.infra.broker.notify import notify, notify_many
 from expunge.service.infra.db import now
-from expunge.service.infra.fault_injection import crash_point
-from expunge.service.infra.files import Damaged
-from expunge.service.infra.tables import Generation, Model, WorkUnit
-from expunge.service.infra.tenants import recipes_of
-from expunge.service.models import drop_vectors, write_vectors
+from expunge.service.infra.tables import Generation, Model
 from expunge.service.queue import (
     BUILT,
     POLL_SECONDS,
@@ -36,21 +32,15 @@ from expunge.service.queue import (
     extend_manifest,
     fence,
 )
-from expunge.workers.guarantee.terms import guarantee_of
-from expunge.workers.runtime import drain, recipes
-from expunge.workers.runtime.model import OpenModel, build
+from expunge.workers.runtime import drain
+from expunge.workers.runtime.model import OpenModel
 from expunge.workers.runtime.process import Process
 from expunge.workers.storage import manifest, private_state
-from expunge.workers.storage.checkpoint_format import Malformed
 from expunge.workers.storage.environment import ENVIRONMENT, Environment
-from unlearning.accounting.policy import Policy
-from unlearning.model.method import Divisible, Method
-from unlearning.types import Examples, Learned, Progress, Refused, State, Trajectory, VectorSource
+from unlearning.types import Examples, Progress, Refused, State
 
 WORTH_SECONDS = 2.0
 """of training, below which an update asks no other worker: opening the model takes it as long"""
-LEAST_HOLDERS = 64
-"""Fewer people than this make no unit: following the trajectory costs each unit as much as a few vectors."""
 
 
 def pieces_of(process: Process, record: type[Piece], generation_id: int) -> WorkUnits:
@@ -113,38 +103,9 @@ class Units(ABC):
         return found if isinstance(found, dict) and generation.status in BUILT else None
 
     @classmethod
-    def gone(cls, session: Session, generation: Generation) -> frozenset[int]:  # noqa: ARG003 (of those that know)
-        """Return the positions of the samples that the units are computed without."""
-        return frozenset()
-
-    @classmethod
+    @abstractmethod
     def opened(cls, process: Process, generation: Generation, recipe: str) -> Self | None:
         """Open what was laid out; None where it is gone, or the recipe or its surroundings changed. Raises Refused."""
-        note, frozen, storage = cls.note_of(generation), generation.manifest or {}, process.storage
-        if note is None:
-            return None
-        policy = Policy.from_json(note["policy"])
-        bench = build(process.settings, generation.tenant_id, recipe, policy)
-        bench = bench.under(guarantee_of(policy, bench.problem, bench.method))
-        device = bench.problem.device
-        same = (bench.digest, bench.settings) == (frozen["recipe_digest"], frozen["settings_digest"])
-        if not same or not in_its_environment(bench, note, frozen):
-            return None
-        try:
-            with storage.database.read() as session:
-                place = cls.place(session, generation)
-            made = private_state.load(storage.private, storage.sealer, place, note["state"], device)
-            samples = recipes.load(recipes_of(process.settings.recipes, generation.tenant_id), recipe).recipe.samples
-            with storage.database.read() as session:
-                places, gone = manifest.places(session, generation.id), cls.gone(session, generation)
-            now = manifest.given(storage.pepper, generation.tenant_id, samples)
-            most = process.settings.sample_bytes
-            found = manifest.found_again(samples, now, places, gone, device, most=most)
-        except (Damaged, Malformed):
-            return None
-        if isinstance(found, manifest.Changed):
-            return None
-        return cls(process, generation.id, generation.model_id, bench, found.examples, made, note["state"])
 
     @classmethod
     def forget(cls, process: Process, generation_id: int) -> None:
@@ -252,66 +213,6 @@ def _within(progress: Progress, done: int, count: int, share: float) -> None:
     progress((done + share) / count)
 
 
-class VectorUnits(Units):
-    """The vectors of some people each, all computed along the same trajectory."""
-
-    NOTE = "trained"
-    RECORD = WorkUnit
-
-    @classmethod
-    def opened(cls, process: Process, generation: Generation, recipe: str) -> Self | None:
-        """Open what was laid out; None where it cannot be used any more. Raises Refused."""
-        found = super().opened(process, generation, recipe)
-        return None if found is None or divisible(found.bench, found.learned) is None else found
-
-    @property
-    def learned(self) -> Learned:
-        """Return the training that the units follow."""
-        return Learned(self.state.weights, Trajectory.from_tensors(self.state.tensors))
-
-    @property
-    def method(self) -> Divisible:
-        """Return the method, which divides on this training."""
-        found = divisible(self.bench, self.learned)
-        if found is None:
-            raise ValueError("the method's preparation cannot be shared out")
-        return found
-
-    def holders_of(self, number: int, count: int) -> list[str]:
-        """Return the holders of one unit of ``count``."""
-        names = self.method.holders(self.bench.problem, self.examples)
-        return names[len(names) * number // count : len(names) * (number + 1) // count]
-
-    def compute(self, number: int, progress: Progress) -> None:
-        """Compute the unit's vectors and write them in place of what a lost worker wrote."""
-        crash_point("work-unit-inside")
-        holders = self.holders_of(number, self.pieces.count())
-        vectors = self.method.part(self.bench.problem, self.examples, self.learned, holders, progress)
-        storage, pieces = self.process.storage, self.pieces
-        with storage.database.write() as session:
-            if pieces.ours(session, number) is None:
-                return
-            left = drop_vectors(session, self.generation_id, vectors)
-        if left:
-            storage.keys.destroy(left)
-        for rows in private_state.seal_vectors(storage.keys, self.generation_id, vectors):
-            with storage.database.write() as session:
-                if pieces.ours(session, number) is None:
-                    return
-                write_vectors(session, rows)
-            crash_point("work-unit-inside-rows")
-        with storage.database.write() as session:
-            self.mark_done(session, number)
-        crash_point("work-unit-after")
-
-    def finished(self, progress: Progress) -> tuple[State, VectorSource]:
-        """Return the method's state, and where the vectors of all units are read from."""
-        storage, problem = self.process.storage, self.bench.problem
-        numbers, device = self.method.length(problem), problem.device
-        vectors = private_state.VectorStore(storage.database, storage.keys, self.generation_id, numbers, device)
-        return self.method.complete(problem, self.examples, self.learned, vectors, progress), vectors
-
-
 def in_its_environment(bench: OpenModel, note: Mapping[str, Any], frozen: Mapping[str, Any]) -> bool:
     """Return whether this process may compute units of the one that laid them out.
 
@@ -321,15 +222,4 @@ def in_its_environment(bench: OpenModel, note: Mapping[str, Any], frozen: Mappin
     if not bench.method.exact:
         return manifest.replayable(frozen["libraries"], problem.device)
     theirs = note.get(ENVIRONMENT) or frozen.get(ENVIRONMENT, {}).get("digest")
-    return bool(theirs == Environment.of(problem.device, problem.artefact).digest)
-
-
-def divisible(bench: OpenModel, learned: Learned) -> Divisible | None:
-    """Return the method where its preparation can be shared out on this training; None elsewhere."""
-    method: Method = bench.method
-    return method if isinstance(method, Divisible) and method.divides(bench.problem, learned) else None
-
-
-def wanted(process: Process, holders: int) -> int:
-    """Return how many units the limit and the number of vectors make; fewer than two are not worth it."""
-    return min(process.limits.work_units, holders // LEAST_HOLDERS)
+    return bool(theirs == Environment.of(problem.device).digest)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from sqlalchemy.orm import Session
 
 from expunge.service.infra.pseudonyms import digests
 from expunge.service.models import FORGOTTEN, MEMBERSHIPS, marks_changed, memberships_changed
-from expunge.service.queue import Blocked, Job, forgotten
+from expunge.service.queue import Blocked, forgotten
 from expunge.service.requests import Reason
 from expunge.workers.runtime.build import staying_aside
 from expunge.workers.runtime.model import OpenModel, described
@@ -22,14 +23,26 @@ from expunge.workers.runtime.rows_recipe import MOST_GONE, SourceUnits, Unit
 from expunge.workers.runtime.world_model import silent_id
 from expunge.workers.storage import Storage, manifest
 from unlearning.accounting.certificate import Guarantee
+from unlearning.accounting.policy import Policy
 from unlearning.types import Examples, ForgetSet, Need, Refused, Tensors, VectorSource
+
+
+class OfGeneration(Protocol):
+    """Work on a generation of a tenant."""
+
+    @property
+    def generation_id(self) -> int: ...
+    @property
+    def tenant_id(self) -> str: ...
+    @property
+    def policy(self) -> Policy: ...
 
 
 @dataclass(frozen=True)
 class RowsOfUpdate:
     """The retained samples, and how many of them the sources lack or hold changed since registration."""
 
-    samples: manifest.FoundSamples
+    retained: Examples
     gone: int
     changed: int
 
@@ -40,14 +53,14 @@ class SamplesOfUpdate:
 
     Args:
         bench: the opened model, with the samples that its recipe makes of the rows of those who stay.
-        samples: the retained ones, by digests.
+        retained: the retained samples, by digests.
         leaving: the positions and the holders of samples that leave, without people of whose rows none was made.
         changes: how many samples of those who stay the recipe makes no more, or otherwise.
         examples: what the leaving samples hold, where the method reads them; else None.
     """
 
     bench: OpenModel
-    samples: manifest.FoundSamples
+    retained: Examples
     leaving: manifest.SampleIndex
     changes: manifest.Changed
     examples: Examples | None = None
@@ -60,47 +73,50 @@ class SamplesOfUpdate:
 
 def samples_of_update(
     storage: Storage,
-    job: Job,
+    job: OfGeneration,
     bench: OpenModel,
     going: Sequence[int],
     guarantee: Guarantee,
+    *,
+    before: Sequence[int] = (),
 ) -> SamplesOfUpdate | Blocked:
     """Run the recipe on the rows of those who stay, and find that it makes the samples that the model was trained on.
 
-    A method that begins anew takes those that it makes now. Raises Refused where others need to be the same and are
-    not, and Lost, MemoryError.
+    A method that begins anew takes those that it makes now. ``before``: positions that are to count as deleted already.
+    Raises Refused where others need to be the same and are not, and Lost, MemoryError.
     """
-    asked = bench.asked
-    if asked is None:
-        raise ValueError("the recipe has no rows")
+    world_model = bench.required_world_model
     with storage.database.snapshot() as session:
         differs = _differing(session, storage, job.generation_id)
         if differs is not None:
             return Blocked(Reason.TABLES_DIFFER, {"table": differs})
-        places, gone = manifest.places(session, job.generation_id), forgotten(session, job.generation_id)
-        known, suppressed = (
-            manifest.held_out(session, job.generation_id),
-            manifest.asked_to_leave(session, job.tenant_id),
-        )
-    asked.aside = staying_aside(storage.pepper, job.tenant_id, asked.units, suppressed, known)
+        places = manifest.places(session, job.generation_id)
+        gone = forgotten(session, job.generation_id).union(before)
+        held_out = manifest.held_out(session, job.tenant_id, job.generation_id)
+    world_model.aside = staying_aside(storage.pepper, job.tenant_id, world_model.units, held_out.issuperset)
+    if world_model.imports:  # an update of the first version: it starts from what was imported, and imports nothing
+        world_model.close()
+        world_model.imports = False
     away = torch.tensor(sorted(gone.union(going)), dtype=torch.int64)
     stays = ~torch.isin(places.at, away)
     wanted = places.take(stays)
+    if not len(wanted):
+        return Blocked(Reason.NO_DATA_LEFT)
     theirs = places.take(torch.isin(places.at, torch.tensor(sorted(going), dtype=torch.int64)))
-    staying, leaving = _sides(storage, job, asked.units, wanted=wanted, theirs=theirs, away=places.take(~stays))
-    bench = described(bench, staying).under(guarantee)
+    staying, leaving = _sides(storage, job, world_model.units, wanted=wanted, theirs=theirs, away=places.take(~stays))
+    bench = described(bench, staying, again=True).under(guarantee)
     present = manifest.given(storage.pepper, job.tenant_id, bench.recipe.samples)
     if bool((manifest.compared(present, places.take(~stays)).here >= 0).any()):
-        what = "The recipe makes samples that were deleted of rows that stay."
+        what = "The recipe makes samples again that were deleted, from rows that stay."
         raise Refused(what, "Let the source name its rows (id=), so that a sample can leave with its row.")
     difference = manifest.compared(present, wanted)
     changes = manifest.Changed(difference.missing, difference.changed)
-    theirs = theirs.take(~theirs.named(_digests_of_silent(storage, job, asked.units, leaving)))
+    theirs = theirs.take(~theirs.named(_digests_of_silent(storage, job, world_model.units, leaving)))
     if changes.missing > MOST_GONE * len(wanted):
         facts = {"lacking": changes.missing, "missing": changes.missing, "changed": changes.changed}
         return Blocked(Reason.SAMPLES_CHANGED, facts)
     if bench.method.begins_anew:
-        return SamplesOfUpdate(bench, _as_they_are(storage, job, bench, places), theirs, changes)
+        return SamplesOfUpdate(bench, _as_they_are(storage, job, bench, places, present), theirs, changes)
     if difference.missing or difference.changed:
         raise Refused(
             f"The recipe makes {difference.missing} of the {len(wanted)} samples of those who stay no more, and "
@@ -109,17 +125,16 @@ def samples_of_update(
             "Retrain it, or choose a recipe whose samples follow from their own rows alone.",
         )
     index = difference.here
-    held = bench.recipe.samples.held(None, bench.problem.device)
-    if not isinstance(held, Tensors):
-        raise TypeError("digests are held in memory")
+    held = bench.recipe.samples.held(bench.problem.device)
     examples = Examples(wanted.at.to(bench.problem.device), held, wanted.holders, wanted.subjects, index).compact()
-    found = manifest.FoundSamples.of(bench.recipe.samples.names.take(index), examples)
     reads = Need.FORGOTTEN in bench.method.needs and len(theirs) > 0
     read = _samples_leaving(storage, job, bench, theirs, leaving) if reads else None
-    return SamplesOfUpdate(bench, found, theirs, changes, read)
+    return SamplesOfUpdate(bench, examples, theirs, changes, read)
 
 
-def _digests_of_silent(storage: Storage, job: Job, units: SourceUnits, leaving: Sequence[Unit]) -> frozenset[str]:
+def _digests_of_silent(
+    storage: Storage, job: OfGeneration, units: SourceUnits, leaving: Sequence[Unit]
+) -> frozenset[str]:
     """Return the digests of the ids that stand for those people of these units of whose rows no sample was made."""
     ids = [silent_id(units.people(unit)).encode() for unit in leaving]
     found = digests(storage.pepper, "sample", job.tenant_id, ids).hex()
@@ -128,7 +143,7 @@ def _digests_of_silent(storage: Storage, job: Job, units: SourceUnits, leaving: 
 
 def _sides(
     storage: Storage,
-    job: Job,
+    job: OfGeneration,
     units: SourceUnits,
     *,
     wanted: manifest.SampleIndex,
@@ -139,7 +154,7 @@ def _sides(
 
     A unit leaves with its people; where the source names its rows, also with a sample of the row's name.
     """
-    samples = units.samples()
+    samples = units.samples
     names = manifest.HexColumn(manifest.named(storage.pepper, job.tenant_id, samples))
     people = manifest.subjects_of(storage.pepper, job.tenant_id, samples)
     stay, leave = frozenset(wanted.subjects.distinct()), frozenset(theirs.subjects.distinct())
@@ -153,23 +168,29 @@ def _sides(
     return sides
 
 
-def _as_they_are(storage: Storage, job: Job, bench: OpenModel, places: manifest.SampleIndex) -> manifest.FoundSamples:
-    """Return the samples that the recipe makes now, also such as it did not make before, at positions of their own."""
-    now = manifest.entries(storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
+def _as_they_are(
+    storage: Storage,
+    job: OfGeneration,
+    bench: OpenModel,
+    places: manifest.SampleIndex,
+    present: manifest.SampleDigests,
+) -> Examples:
+    """Return the samples that the recipe makes now, also such as it did not make before, at positions of their own.
+
+    ``present``: their digests.
+    """
+    now = manifest.indexed(present, storage.pepper, job.tenant_id, bench.recipe.samples, job.policy.granularity)
     examples = manifest.examples(bench.recipe.samples, now, bench.problem.device)
     positions = examples.positions + int(places.at.max()) + 1
-    examples = replace(examples, positions=positions)
-    return manifest.FoundSamples.of(bench.recipe.samples.names, examples)
+    return replace(examples, positions=positions)
 
 
 def _samples_leaving(
-    storage: Storage, job: Job, bench: OpenModel, theirs: manifest.SampleIndex, leaving: Sequence[Unit]
+    storage: Storage, job: OfGeneration, bench: OpenModel, theirs: manifest.SampleIndex, leaving: Sequence[Unit]
 ) -> Examples:
     """Return what the samples of those who leave hold. Raises Refused where the recipe makes them otherwise by now."""
-    asked = bench.asked
-    if asked is None:
-        raise ValueError("the recipe has no rows")
-    named, rows = asked.samples_of(leaving)
+    world_model = bench.required_world_model
+    named, rows = world_model.samples_of(leaving)
     difference = manifest.compared(manifest.given(storage.pepper, job.tenant_id, named), theirs)
     if difference.missing or difference.changed:
         raise Refused(
@@ -191,24 +212,23 @@ def rows_of_update(
         if differs is not None:
             return Blocked(Reason.TABLES_DIFFER, {"table": differs})
         places, gone = manifest.places(session, generation_id), forgotten(session, generation_id)
-        known, asked = manifest.held_out(session, generation_id), manifest.asked_to_leave(session, tenant_id)
+        held_out = manifest.held_out(session, tenant_id, generation_id)
     leaving = torch.tensor(sorted(gone.union(going)), dtype=torch.int64)
     wanted = places.take(~torch.isin(places.at, leaving))
+    if not len(wanted):
+        return Blocked(Reason.NO_DATA_LEFT)
     present = manifest.given(storage.pepper, tenant_id, bench.recipe.samples)
     difference = manifest.compared(present, wanted)
     if difference.missing > MOST_GONE * len(wanted):
         facts = {"lacking": difference.missing, "missing": difference.missing, "changed": difference.changed}
         return Blocked(Reason.SAMPLES_CHANGED, facts)
     if bench.built is not None:
-        bench.built.aside = staying_aside(storage.pepper, tenant_id, bench.built.units, asked, known)
+        bench.built.aside = staying_aside(storage.pepper, tenant_id, bench.built.units, held_out.issuperset)
     here = difference.here >= 0
     kept, index = wanted.take(here), difference.here[here]
-    held = bench.recipe.samples.held(None, bench.problem.device)
-    if not isinstance(held, Tensors):
-        raise TypeError("units are held in memory")
+    held = bench.recipe.samples.held(bench.problem.device)
     examples = Examples(kept.at.to(bench.problem.device), held, kept.holders, kept.subjects, index).compact()
-    found = manifest.FoundSamples.of(bench.recipe.samples.names.take(index), examples)
-    return RowsOfUpdate(found, difference.missing, difference.changed)
+    return RowsOfUpdate(examples, difference.missing, difference.changed)
 
 
 def _differing(session: Session, storage: Storage, generation_id: int) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.settings import Settings
+from expunge.service.infra.tenants import recipes_of
 from expunge.service.models import Committed, begun_at, forgetting, is_with_rows
 from expunge.service.queue import (
     Blocked,
@@ -39,19 +40,13 @@ from expunge.service.queue import (
     without_numbers,
 )
 from expunge.service.requests import Cause, Reason
-from expunge.workers.guarantee.certify import Certified, certify, generator, needs_forgotten, needs_retained, refine
+from expunge.workers.guarantee.certify import Certified, certify, refine
 from expunge.workers.guarantee.terms import Terms, guarantee_from_json
+from expunge.workers.runtime import recipes
 from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import Attributed, reason_of
 from expunge.workers.runtime.heartbeat import UNLEARN, Stopwatch
-from expunge.workers.runtime.model import (
-    Left,
-    ModelCache,
-    OpenModel,
-    build_with_rows,
-    forget_in_worlds,
-    takes_rows,
-)
+from expunge.workers.runtime.model import OpenModel, forget_in_worlds, open_model
 from expunge.workers.runtime.worlds import readers
 from expunge.workers.storage import Sealer, Storage, manifest, private_state
 from expunge.workers.storage.as_published import (
@@ -66,10 +61,8 @@ from expunge.workers.storage.environment import NAMED, Environment, Moved, moved
 from expunge.workers.storage.parts import PartStore
 from expunge.workers.update.draft import write_draft
 from expunge.workers.update.rows import rows_of_update, samples_of_update
-from expunge.workers.update.samples import UpdateSamples, other_form, other_recipe
 from unlearning.accounting.budget import Budget, Overspent
 from unlearning.accounting.certificate import Guarantee, Reference
-from unlearning.model.parts import REFERENCE
 from unlearning.types import Examples, ForgetSet, Forgotten, Json, Need, Refused, State, Vectors, VectorsMissing
 
 log = logging.getLogger(__name__)
@@ -117,22 +110,21 @@ class _Selected:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The opened model, and what the method reads: the secret state, forgotten samples, and retained ones or None."""
+    """The opened model, and what the method reads: the secret state, what it is to forget, and the retained samples."""
 
     bench: OpenModel
     state: State
     forget: ForgetSet
-    retained: manifest.FoundSamples | None
+    retained: Examples
     evidence: Mapping[str, Json] = field(default_factory=dict)
     """how the rows changed since registration"""
 
 
 @dataclass(frozen=True)
 class Computed:
-    """What an update computed, and the retained samples where they were read."""
+    """What an update computed."""
 
     certified: Certified
-    retained: manifest.FoundSamples | None
     training_work: float | None
     """as in ``Draft``"""
     parts: Collection[str] | None = None
@@ -142,19 +134,10 @@ class Computed:
 
 
 class Shared(Protocol):
-    """Forgets together with other workers; None: this one does it alone. ``digest`` is that of the sealed state, and
-    ``afresh``: of which nothing is used again."""
+    """Makes the missing parts of a training together with other workers; None: this one does it alone."""
 
     def __call__(
-        self,
-        job: Deletions,
-        bench: OpenModel,
-        state: State,
-        *,
-        digest: str,
-        forget: ForgetSet,
-        retain: Examples,
-        afresh: bool,
+        self, job: Deletions, bench: OpenModel, state: State, *, forget: ForgetSet, retain: Examples
     ) -> Forgotten | None: ...
 
 
@@ -163,13 +146,7 @@ def alone(*_: object, **__: object) -> None:
 
 
 def update(
-    claim: Deletions,
-    storage: Storage,
-    models: ModelCache,
-    settings: Settings,
-    watch: Stopwatch,
-    *,
-    shared: Shared = alone,
+    claim: Deletions, storage: Storage, settings: Settings, watch: Stopwatch, *, shared: Shared = alone
 ) -> Mapping[ClaimedTask, Result]:
     """Carry out a batch of deletions, publish a version where anything is forgotten; return each task's result.
 
@@ -179,14 +156,14 @@ def update(
     for _ in range(PLANS):
         try:
             with readers():
-                return _update(claim, storage, models, settings, watch, shared=shared)
+                return _update(claim, storage, settings, watch, shared=shared)
         except Replan:
             continue
     raise RuntimeError("legal holds kept appearing while the update was computed")
 
 
 def _update(
-    claim: Deletions, storage: Storage, models: ModelCache, settings: Settings, watch: Stopwatch, *, shared: Shared
+    claim: Deletions, storage: Storage, settings: Settings, watch: Stopwatch, *, shared: Shared
 ) -> Mapping[ClaimedTask, Result]:
     """Do what ``update`` does, on one selection. Raises Replan too."""
     with watch.phase("load"), storage.database.snapshot() as session:
@@ -210,13 +187,10 @@ def _update(
 
     if not selection.forget:
         return end()
-    computed = compute(
-        claim, current, selection, storage=storage, models=models, settings=settings, watch=watch, shared=shared
-    )
+    computed = compute(claim, current, selection, storage=storage, settings=settings, watch=watch, shared=shared)
     if isinstance(computed, Blocked):
         return end(_or_retrain(claim, storage.sealer, computed))
-    certified, retained = computed.certified, computed.retained
-    target = selection.target
+    certified, target = computed.certified, selection.target
     try:
         if _too_bad(claim, current, certified):
             cost = certified.budget_cost
@@ -224,8 +198,6 @@ def _update(
             return end(Blocked(Reason.ACCURACY_DROP, facts), cost)
         with watch.phase("store"):
             size = ForgottenCount(len(target.positions), target.people)
-            digests = {} if retained is None else retained.digests
-            evidence = private_state.told(digests)
             draft = write_draft(
                 storage,
                 claim,
@@ -233,23 +205,19 @@ def _update(
                 target,
                 size,
                 version_id=selected.version_id,
-                evidence={**evidence, **computed.evidence},
+                evidence=computed.evidence,
                 tables=selected.tables,
                 begun=current.read_at,
             )
         parts = computed.parts
         draft = replace(draft, seconds=dict(watch.seconds), training_work=computed.training_work, parts=parts)
-        secret = certified.state
         superseded = [] if parts is None else PartStore(storage, claim.generation_id).files_of_others(parts)
         del computed, certified  # the published weights are on the disk by now
         results = others | {task: Completed(len(positions)) for task, positions in selection.forget.items()}
         retry(partial(publish, storage.database, storage.journal, claim, draft, results, names=selection.names))
     except Overspent:
         return end(_or_retrain(claim, storage.sealer, Blocked(Reason.BUDGET_EXHAUSTED)))
-    if parts is None:
-        models.remember(claim.generation_id, Left(draft.version_id, secret, digests, retained))
-    else:
-        storage.private.delete(*superseded)
+    storage.private.delete(*superseded)
     return results
 
 
@@ -298,7 +266,6 @@ def compute(
     selection: Selection,
     *,
     storage: Storage,
-    models: ModelCache,
     settings: Settings,
     watch: Stopwatch,
     shared: Shared = alone,
@@ -311,10 +278,10 @@ def compute(
     if Budget(spent=terms.spent, limit=terms.limit, budget_cost=terms.budget_cost).exhausted:
         return Blocked(Reason.BUDGET_EXHAUSTED)
     with watch.phase("load"):
-        loaded = load(claim, current, selection, storage=storage, models=models, settings=settings)
+        loaded = load(claim, current, selection, storage, settings)
     if isinstance(loaded, Blocked):
         return loaded
-    bench, retained, evidence = loaded.bench, loaded.retained, loaded.evidence
+    bench, retain, evidence = loaded.bench, loaded.retained, loaded.evidence
     change = _moved(current, bench)
     if change is not None:
         log.warning(
@@ -323,31 +290,18 @@ def compute(
         )
         loaded = replace(loaded, state=bench.method.afresh(loaded.state))
         terms = replace(terms, moved=change.sentence)
-    retain = None if retained is None else retained.examples
     crash_point("worker-after-load")
     with watch.unlearning():
         try:
             result = None
-            if retain is not None and bench.asked is None:
-                result = shared(
-                    claim,
-                    bench,
-                    loaded.state,
-                    digest=current.state,
-                    forget=loaded.forget,
-                    retain=retain,
-                    afresh=change is not None,
-                )
+            if bench.built is not None:
+                result = shared(claim, bench, loaded.state, forget=loaded.forget, retain=retain)
             together = result is not None
-            if result is None:
-                result = forget_in_worlds(bench, loaded.state, loaded.forget, retain, terms.guarantee)
-            if result is None:
-                draws = generator(torch.device(bench.problem.device))
-                result = bench.method.forget(bench.problem, loaded.state, loaded.forget, retain, draws)
+            result = result or forget_in_worlds(bench, loaded.state, loaded.forget, retain, terms.guarantee)
             del loaded  # the state of a large model does not fit into memory together with its noise
             result = refine(bench, terms, result, retain)
             size = ForgottenCount(len(target.positions), target.people, len(target.holders))
-            certified = certify(bench, terms, result, retain, size)
+            certified = certify(bench, terms, result, size)
         except VectorsMissing as error:
             return Blocked(Reason.NEEDS_RETRAIN, {"cause": Cause.VECTORS_MISSING, "missing": error.count})
         except Refused as error:
@@ -356,7 +310,7 @@ def compute(
         return certified
     work = None if together else _training_work(bench, target, watch, whole=change is not None)
     parts = None if bench.parts_used is None else frozenset(bench.parts_used)
-    return Computed(certified, None if parts is not None else retained, work, parts, evidence)
+    return Computed(certified, work, parts, evidence)
 
 
 def _refused(claim: Deletions, bench: OpenModel, error: Refused) -> Blocked:
@@ -379,94 +333,53 @@ def _training_work(bench: OpenModel, target: Target, watch: Stopwatch, *, whole:
 
 
 def load(
-    claim: Deletions,
-    current: Current,
-    selection: Selection,
-    *,
-    storage: Storage,
-    models: ModelCache,
-    settings: Settings,
+    claim: Deletions, current: Current, selection: Selection, storage: Storage, settings: Settings
 ) -> Loaded | Blocked:
     """Load what the method reads. An update never starts from bytes that are not the current version's."""
+    if not is_with_rows(current.manifest):
+        return Blocked(Reason.RECIPE_FORM)
     try:
-        if takes_rows(settings, claim.tenant_id, claim.recipe):
-            if not is_with_rows(current.manifest):
-                return other_form(claim, settings)
-            return _load_with_rows(claim, current, selection, storage=storage, settings=settings)
-        return _load_samples(claim, current, selection, storage=storage, models=models, settings=settings)
+        return _load(claim, current, selection, storage=storage, settings=settings)
     except Refused as error:
         return Blocked(*reason_of(error))
 
 
-def _load_samples(
-    claim: Deletions,
-    current: Current,
-    selection: Selection,
-    *,
-    storage: Storage,
-    models: ModelCache,
-    settings: Settings,
-) -> Loaded | Blocked:
-    """Do what ``load`` does, for a recipe that gives samples. Raises Refused."""
-    bench, kept, given = models.of(claim.generation_id, claim.tenant_id, claim.recipe, claim.policy)
-    bench = bench.under(current.terms.guarantee)
-    changed = _changed(claim, current, bench, settings)
-    if changed is not None:
-        return changed
-    device = bench.problem.device
-    left = kept if kept and kept.version_id == current.version_id else _left(current, storage, device)
-    if isinstance(left, Blocked):
-        return left
-    crash_point("worker-after-digest")
-    wants = needs_forgotten(bench.method), needs_retained(bench.method, current.terms.guarantee)
-    needed = UpdateSamples(claim, storage, settings, selection.target.positions, *wants)
-    samples = needed.read(bench, left, current.terms.count, given)
-    if isinstance(samples, Blocked):
-        return samples
-    theirs, retained = samples
-    if retained is not None and len(retained.examples) == 0:
-        return Blocked(Reason.NO_DATA_LEFT)
-    numbers, target = int(current.manifest["vectors"]), selection.target
-    vectors = private_state.VectorStore(storage.database, storage.keys, claim.generation_id, numbers, device)
-    return Loaded(bench, left.state, ForgetSet(frozenset(target.holders), target.positions, theirs, vectors), retained)
-
-
-def _load_with_rows(
+def _load(
     claim: Deletions, current: Current, selection: Selection, *, storage: Storage, settings: Settings
 ) -> Loaded | Blocked:
     """Read the sources, and find what is left of the generation's people in them. Raises Refused."""
     parts = PartStore(storage, claim.generation_id, partial(fence, lease=claim.lease))
     with storage.database.read() as session:
         begun = begun_at(session, claim.generation_id)
-    bench = build_with_rows(settings, claim.tenant_id, claim.recipe, claim.policy, parts=parts, until=begun)
+    bench = open_model(settings, claim.tenant_id, claim.recipe, claim.policy, parts=parts, until=begun)
     bench = bench.under(current.terms.guarantee)
     changed = _changed(claim, current, bench, settings)
     if changed is not None:
         return changed
-    left = _left(current, storage, bench.problem.device)
-    if isinstance(left, Blocked):
-        return left
+    state = _state(current, storage, bench.problem.device)
+    if isinstance(state, Blocked):
+        return state
     crash_point("worker-after-digest")
-    if bench.asked is not None:
-        return _load_described(claim, current, bench, left, storage=storage, positions=selection.target)
+    if bench.world_model is not None:
+        return _load_described(claim, current, bench, state, storage=storage, target=selection.target)
     found = rows_of_update(storage, claim.tenant_id, claim.generation_id, bench, selection.target.positions)
     if isinstance(found, Blocked):
         return found
     target = selection.target
     forget = ForgetSet(frozenset(target.holders), target.positions, None, Vectors({}))
-    return Loaded(bench, left.state, forget, found.samples, {"rows": {"gone": found.gone, "changed": found.changed}})
+    return Loaded(bench, state, forget, found.retained, {"rows": {"gone": found.gone, "changed": found.changed}})
 
 
 def _load_described(
-    claim: Deletions, current: Current, bench: OpenModel, left: Left, *, storage: Storage, positions: Target
+    claim: Deletions, current: Current, bench: OpenModel, state: State, *, storage: Storage, target: Target
 ) -> Loaded | Blocked:
     """Have the recipe make its samples of the rows of those who stay. Raises Refused."""
-    guarantee, target = current.terms.guarantee, positions
+    guarantee = current.terms.guarantee
     try:
         selected = samples_of_update(storage, claim, bench, target.positions, guarantee)
         if isinstance(selected, Blocked):
             return selected
-        _require_dimension(current, selected.bench)
+        _require_dimension(state, selected.bench, guarantee)
     except Refused as error:
         if isinstance(error, Attributed):
             raise
@@ -475,27 +388,28 @@ def _load_described(
     numbers = int(current.manifest["vectors"])
     vectors = private_state.VectorStore(storage.database, storage.keys, claim.generation_id, numbers, device)
     rows: dict[str, Json] = {"gone": selected.changes.missing, "changed": selected.changes.changed}
-    return Loaded(selected.bench, left.state, selected.forget(vectors), selected.samples, {"rows": rows})
+    return Loaded(selected.bench, state, selected.forget(vectors), selected.retained, {"rows": rows})
 
 
-def _require_dimension(current: Current, bench: OpenModel) -> None:
-    """Raise Refused where the model has another number of weights than the one that was registered."""
-    registered, now = current.manifest["dimension"], bench.problem.dimension
-    if registered != now:
-        what = f"The recipe's model has {now} weights without those who leave, and had {registered}."
+def _require_dimension(state: State, bench: OpenModel, guarantee: Guarantee) -> None:
+    """Raise Refused where the model has another number of weights than before, and no bound is met at the weights."""
+    before, now, world_model = len(state.weights), bench.problem.dimension, bench.required_world_model
+    met = guarantee is Guarantee.PROVED and world_model.has_judge and bench.method.begins_anew
+    if before != now and not met:
+        what = f"The recipe's model has {now} weights without those who leave, and had {before}."
         raise Refused(what, "Retrain it, or build a model whose size does not follow from the rows.")
 
 
 def _changed(claim: Deletions, current: Current, bench: OpenModel, settings: Settings) -> Blocked | None:
     """Return in what the opened model, or this machine, is not the registered one; None where it is."""
     frozen = current.manifest
-    parts = [asdict(part) for part in bench.parts if part.kind != REFERENCE or part.public]
-    dimension = frozen["dimension"] if bench.asked is not None else bench.problem.dimension  # known when it is asked
-    found = (bench.digest, bench.settings, dimension, parts)
+    dimension = (
+        frozen["dimension"] if bench.world_model is not None else bench.problem.dimension
+    )  # known when it is asked
     names = ("recipe_digest", "settings_digest", "dimension")
-    before = [part for part in frozen["parts"] if part["kind"] != REFERENCE or part["public"]]
-    if found != (*(frozen[name] for name in names), before):
-        return other_recipe(claim, settings, bench.digest != frozen["recipe_digest"])
+    if (bench.digest, bench.settings, dimension) != tuple(frozen[name] for name in names):
+        file = recipes.find(recipes_of(settings.recipes, claim.tenant_id), claim.recipe).name
+        return Blocked(Reason.RECIPE_CHANGED, {"file": file} if bench.digest != frozen["recipe_digest"] else {})
     libraries, device = frozen["libraries"], bench.problem.device
     if Need.TRAJECTORY in bench.method.needs and not manifest.replayable(libraries, device):
         return Blocked(Reason.ENVIRONMENT_CHANGED, manifest.difference(libraries, device))
@@ -506,15 +420,14 @@ def _moved(current: Current, bench: OpenModel) -> Moved | None:
     """Return how the environment of an exact update is another than that of the version before it."""
     if not bench.method.exact:
         return None
-    here = Environment.of(bench.problem.device, bench.problem.artefact)
+    here = Environment.of(bench.problem.device)
     return moved(here, current.environment, current.manifest["libraries"])
 
 
-def _left(current: Current, storage: Storage, device: torch.device) -> Left | Blocked:
-    """Return what another process left of the current version: its state, and the digest of its samples."""
+def _state(current: Current, storage: Storage, device: torch.device) -> State | Blocked:
+    """Return the state of the current version."""
     try:
-        found = private_state.opened(storage.private, storage.sealer, current.place, current.state, device)
-        return Left(current.version_id, *found)
+        return private_state.load(storage.private, storage.sealer, current.place, current.state, device)
     except Damaged as error:
         return Blocked(Reason.STATE_UNREADABLE, {"file": current.state, "what": type(error).__name__})
     except Malformed:

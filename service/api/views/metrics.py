@@ -19,8 +19,9 @@ from prometheus_client.core import (
     InfoMetricFamily,
     Metric,
 )
-from sqlalchemy import ColumnElement, Select, case, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Select, case, exists, func, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, aliased
 
 import expunge
 from expunge.service.api.traffic import Traffic
@@ -31,7 +32,7 @@ from expunge.service.api.views.processes import processes
 from expunge.service.api.views.selection import OPEN
 from expunge.service.audit import signed_size
 from expunge.service.infra.broker.messages import FAILED_NOTIFICATIONS
-from expunge.service.infra.db import Database, now
+from expunge.service.infra.db import Busy, Database, now
 from expunge.service.infra.limits import LIMITS
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import (
@@ -89,7 +90,20 @@ class _Scrape:
 
 
 def render(database: Database, settings: Settings, traffic: Traffic, *, differs: bool) -> bytes:
-    """Write the exposition text: this process's own metrics, then those from the database. Raises Busy."""
+    """Write the exposition text: this process's own metrics, then those from the database, where it answers."""
+    try:
+        counted = _read(database)
+    except (Busy, DBAPIError):  # the process answers all the same: no API, and no database, are two alerts
+        counted = None
+    registry = CollectorRegistry()
+    own = [_build(), _witnessed(differs), _answered(counted is not None), *_disks(settings)]
+    registry.register(_Scrape([*own, *(counted or ())]))
+    registry.register(FAILED_NOTIFICATIONS)
+    return generate_latest(REGISTRY) + generate_latest(traffic.registry) + generate_latest(registry)
+
+
+def _read(database: Database) -> list[Metric]:
+    """Return the metrics that are read from the database, all of one moment. Raises Busy."""
     with database.snapshot() as session:
         counted = counts(session)
         metrics = [*_requests(session, counted), *_updates(session, counted)]
@@ -106,10 +120,7 @@ def render(database: Database, settings: Settings, traffic: Traffic, *, differs:
             _audit_log,
         ):
             metrics += part(session)
-    registry = CollectorRegistry()
-    registry.register(_Scrape([_build(), _witnessed(differs), *_disks(settings), *metrics]))
-    registry.register(FAILED_NOTIFICATIONS)
-    return generate_latest(REGISTRY) + generate_latest(traffic.registry) + generate_latest(registry)
+    return metrics
 
 
 def _disks(settings: Settings) -> Iterator[Metric]:
@@ -134,6 +145,11 @@ def _build() -> Metric:
 def _witnessed(differs: bool) -> Metric:
     text = "1: the database and the store differ, and nothing is taken in, published, signed or handed out"
     return GaugeMetricFamily("expunge_database_put_back", text, int(differs))
+
+
+def _answered(answers: bool) -> Metric:
+    text = "0: the database is away, or has another schema, and every metric that is read from it is missing"
+    return GaugeMetricFamily("expunge_database_answers", text, int(answers))
 
 
 def _webhooks(session: Session) -> Iterator[Metric]:
@@ -162,11 +178,20 @@ def _webhooks(session: Session) -> Iterator[Metric]:
 
 
 def _keys(session: Session) -> Iterator[Metric]:
-    """Show when the next API key that is in force expires; no value where none does."""
-    expiry = GaugeMetricFamily(
-        "expunge_api_key_next_expiry_timestamp_seconds", "When the next API key in force expires", labels=["tenant"]
+    """Show when the next API key that is in force expires; no value where none does. One that was rotated has its
+    successor already: its overlap is no alarm.
+    """
+    text = "When the next API key in force expires that has no successor"
+    expiry = GaugeMetricFamily("expunge_api_key_next_expiry_timestamp_seconds", text, labels=["tenant"])
+    later = aliased(ApiKey)
+    successor = exists().where(
+        later.actor_id == ApiKey.actor_id,
+        later.label == ApiKey.label,
+        later.created_at > ApiKey.created_at,
+        later.revoked_at.is_(None),
+        later.expires_at.is_(None) | (later.expires_at > ApiKey.expires_at),
     )
-    in_force = (ApiKey.revoked_at.is_(None), ApiKey.expires_at > now(session))
+    in_force = (ApiKey.revoked_at.is_(None), ApiKey.expires_at > now(session), ~successor)
     rows = select(ApiKey.tenant_id, func.min(ApiKey.expires_at)).where(*in_force).group_by(ApiKey.tenant_id)
     for tenant_id, expires_at in session.execute(rows):
         expiry.add_metric([tenant_id], (expires_at or 0) / SECOND)
@@ -538,6 +563,9 @@ def _processes(session: Session) -> Iterator[Metric]:
     for kind in sorted({"worker", "scheduler", *alive}):  # without an updater a service works: nobody is to be alerted
         counts.add_metric([kind], alive[kind])
     yield counts
+    text = "Living workers whose user or password the broker refuses: they get no message"
+    refused = sum(each.is_refused for each in found)
+    yield GaugeMetricFamily("expunge_workers_refused_by_broker", text, refused)
 
 
 def _audit_log(session: Session) -> Iterator[Metric]:

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import Heartbeat
 from expunge.service.infra.time import SECOND
+from expunge.service.queue import BROKER_REFUSES
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,11 @@ class ProcessState:
     row: Heartbeat
     silent_seconds: float
     alive: bool
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the broker refuses the user or password of this living process."""
+        return self.alive and bool((self.row.serves or {}).get(BROKER_REFUSES))
 
 
 def processes(session: Session, lease_seconds: float) -> list[ProcessState]:

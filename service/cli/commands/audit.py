@@ -66,6 +66,8 @@ def rotate() -> None:
 
     new = rotate_key()
     errors.print(
-        "rotated. Copy signing.key to every other EXPUNGE_SECRETS that has one. The log's public key from now on:"
+        "rotated. Copy signing.key to every other EXPUNGE_SECRETS that has one; in Compose run `docker compose restart "
+        "api scheduler`. The log's public key from now on:",
+        soft_wrap=True,
     )
     typer.echo(str(new))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,16 +23,46 @@ from expunge.service.infra.python import PYTHON
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import DEFAULT_TENANT
 from expunge.service.models import confirm
-from expunge_client.cli.output import CommandError, errors, show_facts
+from expunge_client.cli.durations import seconds
+from expunge_client.cli.output import USAGE, CommandError, errors, show_facts
+
+_NAMED = re.compile(r"expunge-(\d{8}T\d{6}Z)\.(?:db|dump)")
+"""the copies that ``backup`` names itself, by the moment of each (UTC)"""
+_MOMENT = "%Y%m%dT%H%M%SZ"
 
 
 @told()
-def backup(file: Annotated[Path, typer.Argument(help="Where to write the copy; it must not exist.")]) -> None:
+def backup(
+    file: Annotated[Path, typer.Argument(help="A new file, or a folder, in which the copy is named by its moment.")],
+    keep: Annotated[
+        str | None, typer.Option(help="Afterwards delete the folder's copies that are older, as 14d.")
+    ] = None,
+) -> None:
     """Copy the database while it runs. The key store and the secrets are never part of it."""
+    kept = None if keep is None else timedelta(seconds=seconds(keep))
+    folder, at = file, datetime.now(UTC)
+    if folder.is_dir():
+        suffix = "db" if make_url(Settings().database_url).get_backend_name() == "sqlite" else "dump"
+        file = folder / f"expunge-{at.strftime(_MOMENT)}.{suffix}"
+    elif kept is not None:
+        raise CommandError(f"--keep {keep}: {file} is no folder.", "Name the folder of the copies.", USAGE)
+    _copy(file)
+    errors.print(f"written: {file}", markup=False)
+    if kept is not None:
+        _delete_older(folder, at - kept)
+
+
+def _copy(file: Path) -> None:
+    """Write the copy, whole or not at all."""
     if file.exists():
         raise CommandError(f"{file} exists.", "Name a new file: a backup is never overwritten.")
     url = make_url(Settings().database_url)
-    os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except PermissionError:
+        raise CommandError(
+            f"{file} cannot be written.", f"Let the user {os.geteuid()} write into {file.absolute().parent}."
+        ) from None
     try:
         if url.get_backend_name() == "sqlite":
             _copy_sqlite(Path(url.database or ""), file)
@@ -39,7 +71,15 @@ def backup(file: Annotated[Path, typer.Argument(help="Where to write the copy; i
     except BaseException:
         file.unlink()  # half a backup looks like one
         raise
-    errors.print(f"written: {file}", markup=False)
+
+
+def _delete_older(folder: Path, than: datetime) -> None:
+    """Delete the copies that ``backup`` made before this moment, by their names. Other files stay."""
+    for path in sorted(folder.iterdir()):
+        named = _NAMED.fullmatch(path.name)
+        if named and datetime.strptime(named[1], _MOMENT).replace(tzinfo=UTC) < than:
+            path.unlink()
+            errors.print(f"deleted: {path}", markup=False)
 
 
 @told()
@@ -97,7 +137,7 @@ def _dump_postgresql(url: str, target: Path) -> None:
         raise CommandError("pg_dump is not on PATH.", "Install PostgreSQL's client tools, or back up on the server.")
     address = make_url(url)
     environment = os.environ | {"PGPASSWORD": str(address.password or "")}
-    plain = address.set(drivername="postgresql", password=None).render_as_string()
+    plain = address._replace(drivername="postgresql", password=None).render_as_string()  # set() takes no None
     done = subprocess.run(  # noqa: S603
         [tool, "--format=custom", f"--file={target}", plain],
         check=False,

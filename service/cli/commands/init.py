@@ -23,8 +23,4 @@ def init(
     for recipe in sorted(EXAMPLES.glob("*/recipe.py")):
         target = folder / recipe.parent.name
         shutil.copytree(recipe.parent, target, ignore=shutil.ignore_patterns("__pycache__"))
-    errors.print(
-        f"written: {folder}. Those with a table beside them need pyarrow. Next: expunge up",
-        markup=False,
-        soft_wrap=True,
-    )
+    errors.print(f"written: {folder}. Next: expunge up", markup=False, soft_wrap=True)

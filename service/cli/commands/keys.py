@@ -12,6 +12,7 @@ import typer
 from expunge.service.access import (
     SCOPES,
     KeyRole,
+    NewKey,
     Scope,
     create_key,
     find_actor,
@@ -78,11 +79,7 @@ def create(
             actor_id=actor,
         )
     show_hint(remark(scopes) or "")
-    if as_json():
-        show_json({"id": key.id, "prefix": key.prefix, "actor": key.actor_id, "key": key.secret})
-        return
-    errors.print("The key, shown once:")
-    typer.echo(key.secret)
+    _show_once(key)
 
 
 @commands.command("list")
@@ -125,8 +122,7 @@ def rotate_one(
         made = rotate_key(session, Pepper.load(settings.pepper_file), key, remaining, tenant)
     if made is None:
         raise CommandError("There is no such key, or it is over.", "`expunge keys list` shows them.")
-    errors.print("The key, shown once:")
-    typer.echo(made.secret)
+    _show_once(made)
 
 
 @commands.command("revoke")
@@ -140,6 +136,14 @@ def revoke(
     if not done:
         raise CommandError("There is no such key, or it was revoked before.", "`expunge keys list` shows them.")
     errors.print("revoked.")
+
+
+def _show_once(key: NewKey) -> None:
+    if as_json():
+        show_json({"id": key.id, "prefix": key.prefix, "actor": key.actor_id, "key": key.secret})
+        return
+    errors.print("The key, shown once:")
+    typer.echo(key.secret)
 
 
 @contextmanager

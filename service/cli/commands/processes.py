@@ -15,13 +15,14 @@ from typing import Annotated, get_args
 
 import httpx
 import typer
+from sqlalchemy import make_url
 
 from expunge.service.access import Scope, authenticate, create_key, make_link
 from expunge.service.audit import Signer, check_key, newest_key
 from expunge.service.cli.errors import told
 from expunge.service.cli.supervisor import Child, Supervisor, card_workers, cards, children
-from expunge.service.infra.db import Database
-from expunge.service.infra.migrate import compare
+from expunge.service.infra.db import Busy, Database
+from expunge.service.infra.migrate import compare, schema_state
 from expunge.service.infra.migrate import migrate as migrate_schema
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.python import PYTHON
@@ -31,6 +32,8 @@ from expunge_client.cli.client import Account
 from expunge_client.cli.output import CommandError, errors, output
 
 READY_SECONDS = 90.0
+DATABASE_SECONDS = 60.0
+"""that ``migrate`` waits for a server that is still starting"""
 IMPORTED = ("expunge.service.api.http.serve", "expunge.workers.scheduler.run", "expunge.workers.runtime.process")
 """what the four processes import, but for torch"""
 run = typer.Typer(no_args_is_help=True, help="One process alone, in the foreground: api, worker, updater, scheduler.")
@@ -41,6 +44,7 @@ def migrate() -> None:
     """Bring the database to the schema of this release; in development also create missing secrets."""
     try:
         settings = Settings()
+        await_database(settings.database_url)
         database = prepare(settings)
         compare(database)
         with database.read() as session:
@@ -51,6 +55,39 @@ def migrate() -> None:
     errors.print("The database has the current schema.")
     for sentence in filter(None, (old.rewrites(), old.ports())):
         errors.print(sentence, soft_wrap=True)
+
+
+def await_database(url: str, seconds: float = DATABASE_SECONDS, pause: float = 1.0) -> None:
+    """Wait until the server of a database answers; a file is not waited for.
+
+    Raises CommandError with what it said last.
+    """
+    if make_url(url).get_backend_name() == "sqlite":
+        return
+    shown, deadline, tells = make_url(url).render_as_string(hide_password=True), time.monotonic() + seconds, True
+    while True:
+        database = Database(url)
+        try:
+            schema_state(database)
+        except Busy as error:
+            said = _said(error)
+        else:
+            return
+        finally:
+            database.close()
+        if time.monotonic() > deadline:
+            hint = "Start the database, or set EXPUNGE_DATABASE_URL, and run `expunge migrate` again."
+            raise CommandError(f"{shown} did not answer within {seconds:g} s: {said}", hint)
+        if tells:
+            errors.print(f"{shown} does not answer yet; waiting for up to {seconds:g} s: {said}", markup=False)
+        tells = False
+        time.sleep(pause)
+
+
+def _said(error: Busy) -> str:
+    """Return the first line of what the database's driver said: it has no password."""
+    reason = getattr(error.__cause__, "orig", None) or error
+    return str(reason).strip().splitlines()[0]
 
 
 @run.command("api")

@@ -111,11 +111,12 @@ def _replies(found: Any, walls: Any) -> Any:
 
 
 def _behind_walls(order: Mapping[str, Any], rows: Sequence[int], walls: Any) -> list[dict[str, Any]]:
-    from expunge.workers.runtime.world import Code, PartInput, run_world  # noqa: PLC0415
+    from expunge.workers.runtime.world import Code, PartInput, open_world  # noqa: PLC0415
 
     code = Code("recipe", {name: text.encode() for name, text in order["files"].items()})
     parts = [PartInput({"carried": descriptor}, {}) for descriptor in rows]
-    answers = run_world(code, train, parts, walls, seconds=120)
+    with open_world(code, train, len(parts), walls, seconds=120) as ask:
+        answers = [ask(part) for part in parts]
     return [answer.facts | {"data": base64.b64encode(answer.data).decode()} for answer in answers]
 
 

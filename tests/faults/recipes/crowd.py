@@ -1,31 +1,22 @@
-"""Softmax regression of many people with one sample each. DRILL_PEOPLE says how many."""
-
-import os
+"""Softmax regression of many people with one sample each."""
 
 import torch
+from torch import Tensor
 
 import unlearning as ul
 
-PEOPLE = int(os.environ.get("DRILL_PEOPLE", "1000"))
+
+def holdout() -> tuple[Tensor, Tensor]:
+    """Inputs (100, 4) and classes (100,) of nobody."""
+    inputs = torch.randn(100, 4, generator=torch.Generator().manual_seed(2))
+    return inputs, (inputs[:, 0] > 0).long()
 
 
-def people(count: int) -> ul.Recipe:
-    random = torch.Generator().manual_seed(1)
-    inputs = torch.randn(count, 4, generator=random)
-    targets = (inputs[:, 0] + 0.3 * torch.randn(count, generator=random) > 0).long()
+def recipe(rows: ul.Rows = ul.table("crowd.csv", person="person", id="id")) -> ul.Recipe:
     return ul.Recipe(
         model=lambda: torch.nn.Linear(4, 2, bias=False),
-        samples=ul.Samples(
-            ids=[f"crowd-{index}" for index in range(count)],
-            subjects=[f"crowd-person-{index}" for index in range(count)],
-            inputs=inputs,
-            targets=targets,
-        ),
-        holdout=(inputs[:100], targets[:100]),
+        samples=rows.samples(rows.tensor("a", "b", "c", "d").float(), rows["label"], at=rows["__row"]),
+        holdout=holdout(),
         loss="cross_entropy",
         training=ul.Training(epochs=2, batch_size=256, learning_rate=0.5, weight_decay=0.1, converge=1e-8),
     )
-
-
-def recipe() -> ul.Recipe:
-    return people(PEOPLE)

@@ -1,11 +1,9 @@
 """The first five hundred of the crowd."""
 
-from crowd import people
+import crowd
 
 import unlearning as ul
 
-PEOPLE = 500
 
-
-def recipe() -> ul.Recipe:
-    return people(PEOPLE)
+def recipe(rows: ul.Rows = ul.table("few.csv", person="person", id="id")) -> ul.Recipe:
+    return crowd.recipe(rows)

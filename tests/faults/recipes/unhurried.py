@@ -1,12 +1,12 @@
-"""The first five hundred of the crowd, read slowly: a release holds its lease for a while."""
+"""The first five hundred of the crowd, described slowly: a release holds its lease for a while."""
 
 import time
 
-from crowd import people
+import crowd
 
 import unlearning as ul
 
 
-def recipe() -> ul.Recipe:
+def recipe(rows: ul.Rows = ul.table("few.csv", person="person", id="id")) -> ul.Recipe:
     time.sleep(1.5)
-    return people(500)
+    return crowd.recipe(rows)

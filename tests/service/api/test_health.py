@@ -12,9 +12,10 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import select, text, update
 
+from expunge.service.access.api_keys import create_key, revoke_key, rotate_key
 from expunge.service.api.dependencies import Service
 from expunge.service.audit.log import charge
-from expunge.service.infra.db import now
+from expunge.service.infra.db import Busy, now
 from expunge.service.infra.files import DiskFolder, Entry
 from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import (
@@ -35,10 +36,12 @@ from tests.service.worlds import live_model, publish
 ROOT = Path(__file__).parents[3]
 
 
-def beat(service: Service, age_seconds: float, kind: str = "worker") -> None:
+def beat(service: Service, age_seconds: float, kind: str = "worker", **serves: object) -> None:
+    takes = {"tenants": None, "places": None, "memory": 8} | serves
     with service.database.write() as session:
         at = now(session) - int(age_seconds * 1e6)
-        session.add(Heartbeat(process=new_id(), kind=kind, software="1", started_at=at, beat_at=at))
+        row = {"process": new_id(), "kind": kind, "software": "1", "started_at": at, "beat_at": at}
+        session.add(Heartbeat(serves=takes if kind == "worker" else None, **row))
 
 
 def test_healthy_means_that_the_process_answers(api: TestClient) -> None:
@@ -54,6 +57,25 @@ def test_ready_needs_a_live_worker(api: TestClient, service: Service) -> None:
     assert api.get("/readyz").status_code == 503
     beat(service, 1)
     assert api.get("/readyz").json() == {"status": "ready", "workers": 1}
+
+
+def test_ready_needs_a_worker_that_the_broker_lets_in(api: TestClient, service: Service) -> None:
+    beat(service, 1, broker_refuses=True)
+    answer = api.get("/readyz")
+    assert answer.status_code == 503 and "No worker can log in to the broker" in answer.json()["detail"]
+    assert "\nexpunge_workers_refused_by_broker 1.0\n" in api.get("/metrics").text
+    beat(service, 1)
+    assert api.get("/readyz").json() == {"status": "ready", "workers": 2}
+    assert "\nexpunge_workers_refused_by_broker 1.0\n" in api.get("/metrics").text
+
+
+def test_without_a_worker_an_api_process_is_ready_by_itself(api: TestClient, service: Service) -> None:
+    """The chart's probe: requests are taken in while no worker lives, so the Service must lead to the API."""
+    assert api.get("/readyz?workers=0").json() == {"status": "ready", "workers": 0}
+    beat(service, 1, broker_refuses=True)
+    assert api.get("/readyz?workers=0").json() == {"status": "ready", "workers": 1}
+    assert api.get("/readyz?workers=1").status_code == 503
+    assert api.get("/readyz?workers=2").status_code == 422
 
 
 def test_readiness_lists_no_folder_however_many_updates_there_are(
@@ -84,6 +106,50 @@ def test_ready_needs_the_schema_of_this_release(api: TestClient, service: Servic
     with service.database.write() as session:
         session.execute(text("DELETE FROM alembic_version"))
     assert "behind" in api.get("/readyz").json()["detail"]
+
+
+@pytest.mark.both_engines
+def test_a_key_that_was_rotated_has_its_successor_and_ends_without_an_alarm(api: TestClient, service: Service) -> None:
+    def expiries() -> list[str]:
+        name = "expunge_api_key_next_expiry_timestamp_seconds{"
+        return [line for line in lines_of_metrics(api) if line.startswith(name)]
+
+    with service.database.write() as session:
+        made = create_key(session, service.pepper, label="crm", scopes=["audit:read"])
+    with service.database.write() as session:
+        successor = rotate_key(session, service.pepper, made.id, 60 * 1_000_000)
+    assert expiries() == []
+    assert successor is not None
+    with service.database.write() as session:
+        revoke_key(session, successor.id, "default")
+    assert len(expiries()) == 1, "its successor is gone"
+
+
+def test_a_scrape_tells_a_database_that_is_away_from_an_api_that_is(
+    api: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beat(service, 1)
+    assert {"expunge_database_answers 1.0", 'expunge_processes{kind="worker"} 1.0'} <= set(lines_of_metrics(api))
+
+    def away() -> None:
+        raise Busy("The database is busy or unreachable.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service.database, "snapshot", away)
+        found = lines_of_metrics(api)
+        assert "expunge_database_answers 0.0" in found and any(
+            each.startswith("expunge_http_requests") for each in found
+        )
+        assert not any(each.startswith("expunge_processes") for each in found)
+    with service.database.write() as session:
+        session.execute(text("ALTER TABLE models RENAME COLUMN place TO of_later"))
+    assert "expunge_database_answers 0.0" in lines_of_metrics(api), "another schema"
+
+
+def lines_of_metrics(api: TestClient) -> list[str]:
+    answer = api.get("/metrics")
+    assert answer.status_code == 200
+    return answer.text.splitlines()
 
 
 @pytest.mark.both_engines

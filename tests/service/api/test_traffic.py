@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import select, update
@@ -16,9 +15,10 @@ from sqlalchemy import select, update
 from expunge.service.api.dependencies import Service
 from expunge.service.api.traffic import BOUNDS, Measured, Traffic
 from expunge.service.infra.db import now
+from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import DeletionRequest, Heartbeat, Model
 from expunge.service.infra.time import SECOND
-from tests.harness.dashboards import FOLDER, rules
+from tests.harness.dashboards import rules
 from tests.service.api.test_dashboards import busy, exported
 
 __all__ = ["busy"]
@@ -131,12 +131,10 @@ def test_every_alert_leads_to_a_section_that_the_api_serves_as_the_docs_have_it(
     from tests.docs.runbooks import DOCS, PAGE, page  # noqa: PLC0415 (the tests of the docs load every command)
 
     assert PAGE.read_text() == page(), "run: python -m tests.docs.runbooks"
-    config = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
-    (target,) = config["scrape_configs"][0]["static_configs"][0]["targets"]
     del client.headers["Authorization"]
     for rule in rules():
         address, _, anchor = rule["annotations"]["runbook_url"].partition("#")
-        assert address == f"http://{target}/runbooks", "where the configuration beside the rules finds the API"
+        assert address == f"{Settings.model_fields['url'].default}/runbooks"
         answer = client.get(urlsplit(address).path)
         assert answer.status_code == 200
         section = re.search(rf'<section id="{anchor}">(.*?)</section>', answer.text, re.DOTALL)

@@ -398,10 +398,7 @@ def test_the_page_says_who_is_only_in_a_holdout(login: Login, client: TestClient
     page = login().get(f"/console/requests/{request}/letter").text
     assert "No model was trained" not in page and "how often the model &#34;digits&#34; is right" in page
     with service.database.write() as session:
-        session.execute(update(Generation).values(manifest={"operators_word": False, "holdout_read": True}))
-    assert "No model was trained" not in letter_of(client, login(), "zoe")
-    with service.database.write() as session:
-        session.execute(update(Generation).values(manifest={"operators_word": False}))
+        session.execute(update(Generation).values(manifest={"with_rows": True}))
     assert "No model was trained on your data." in letter_of(client, login(), "zoe")
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -237,6 +237,16 @@ def test_doctor_sees_a_secret_that_others_can_read(tmp_path: Path) -> None:
     assert not found["worker"]["well"]
 
 
+def test_doctor_says_which_user_cannot_read_a_secret(tmp_path: Path) -> None:
+    """A folder in the file's place: root reads every file."""
+    here("migrate", home=tmp_path)
+    (tmp_path / "secrets" / "pepper").unlink()
+    (tmp_path / "secrets" / "pepper").mkdir()
+    found = {each["name"]: each for each in json.loads(here("doctor", "--json", home=tmp_path).stdout)}
+    assert f"cannot be read by the user {os.geteuid()}: Is a directory." in found["pepper_file"]["what"]
+    assert "chown" in found["pepper_file"]["hint"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "asked"), [("pepper", False), ("private_store", False), ("witness", False), ("broker", True)]
 )
@@ -285,6 +295,50 @@ def test_a_dump_of_postgresql_is_private_and_whole_or_not_there(
     assert fails or copy.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_dump_gets_the_password_and_not_in_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "pg_dump"
+    tool.write_text('#!/bin/sh\necho "$3 $PGPASSWORD" > "${2#--file=}"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    url = "postgresql+psycopg://expunge:p%40ss@postgres:5432/expunge?sslmode=require"
+    done = here("backup", str(tmp_path / "copy"), home=tmp_path, EXPUNGE_DATABASE_URL=url)
+    assert done.returncode == 0, done.stderr
+    told = "postgresql://expunge@postgres:5432/expunge?sslmode=require p@ss\n"
+    assert (tmp_path / "copy").read_text() == told
+
+
+def test_a_folder_gets_a_copy_of_the_moment_and_loses_those_that_are_too_old(tmp_path: Path) -> None:
+    here("migrate", home=tmp_path)
+    folder = tmp_path / "copies"
+    folder.mkdir()
+    now = datetime.now(UTC)
+    old, young = (f"expunge-{now - timedelta(days=days):%Y%m%dT%H%M%SZ}.db" for days in (15, 13))
+    for name in (old, young, "mine.db"):
+        (folder / name).touch()
+    done = here("backup", str(folder), "--keep", "14d", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    left = {path.name for path in folder.iterdir()}
+    (made,) = left - {young, "mine.db"}
+    assert re.fullmatch(r"expunge-\d{8}T\d{6}Z\.db", made) and (folder / made).stat().st_size > 0
+    assert (folder / made).stat().st_mode & 0o777 == 0o600
+    refused = here("backup", str(folder / "one"), "--keep", "14d", home=tmp_path)
+    assert refused.returncode == 2 and "is no folder" in refused.stderr and not (folder / "one").exists()
+
+
+def test_a_copy_that_fails_deletes_no_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "pg_dump"
+    tool.write_text("#!/bin/sh\nexit 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    folder = tmp_path / "copies"
+    folder.mkdir()
+    (folder / "expunge-20200101T000000Z.dump").touch()
+    database = {"EXPUNGE_DATABASE_URL": "postgresql://nowhere/x"}
+    done = here("backup", str(folder), "--keep", "14d", home=tmp_path, **database)
+    assert done.returncode == 1 and "pg_dump failed" in done.stderr
+    assert [path.name for path in folder.iterdir()] == ["expunge-20200101T000000Z.dump"]
+
+
 def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
     here("migrate", home=tmp_path)
     made = json.loads(
@@ -304,7 +358,9 @@ def test_a_key_is_made_listed_and_revoked(tmp_path: Path) -> None:
 def test_how_long_a_key_is_valid_is_written_as_a_duration(tmp_path: Path) -> None:
     here("migrate", home=tmp_path)
     made = json.loads(here("keys", "create", "--expires", "90d", "--json", home=tmp_path).stdout)
-    assert here("keys", "rotate", made["prefix"], "--overlap", "12h", home=tmp_path).returncode == 0
+    rotated = here("keys", "rotate", made["prefix"], "--overlap", "12h", "--json", home=tmp_path)
+    successor = json.loads(rotated.stdout)
+    assert set(successor) == set(made) and successor["actor"] == made["actor"] and successor["key"] != made["key"]
     new, old = sorted(
         json.loads(here("keys", "list", "--json", home=tmp_path).stdout), key=lambda key: key["id"] == made["id"]
     )

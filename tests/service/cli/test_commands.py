@@ -22,10 +22,11 @@ from expunge.service.audit.signed_note import Signer
 from expunge.service.audit.verification import verify
 from expunge.service.cli.commands import audit
 from expunge.service.infra.tables import AuditEntry, DeletionRequest
-from expunge_client.cli.client import Account, Client
-from expunge_client.cli.commands import deletions, holds, models, webhooks
+from expunge_client.cli.client import Client
+from expunge_client.cli.commands import deletions
 from expunge_client.cli.main import app
 from expunge_client.cli.output import CommandError
+from tests.harness.here import connect_here
 from tests.service.worlds import live_model
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -35,18 +36,7 @@ Run = Callable[..., Any]
 @pytest.fixture
 def run(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command with --json; gives what it printed."""
-
-    class Here(Client):
-        def __init__(self) -> None:
-            super().__init__(Account("http://testserver", "unused"))
-            self._http.close()
-            self._http = client
-
-        def __exit__(self, *_: Any) -> None:
-            pass
-
-    for room in (audit, deletions, holds, models, webhooks):
-        monkeypatch.setattr(room, "connect", Here)
+    connect_here(monkeypatch, client, audit)
 
     def command(*arguments: str, typed: str | None = None) -> Any:
         result = CliRunner().invoke(app, arguments, input=typed, catch_exceptions=False)

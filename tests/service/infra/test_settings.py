@@ -101,6 +101,7 @@ def test_what_is_no_duration_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 WRONG = {
+    "HEARTBEAT_FILE": "/etc/passwd/worker.heartbeat",
     "TIME_ZONE": "Europe/Atlantis",
     "MODE": "live",
     "HOME": "/etc/passwd",
@@ -130,8 +131,6 @@ WRONG = {
     "TRIAL_SECONDS": "-1",
     "SAMPLE_BYTES": "2GB",
     "RATE": "nan",
-    "RECIPE_VARIABLES": "TOKEN=canary",
-    "ARTEFACT_FORMATS": "the gguf",
     "ADMISSION": "drop list",
     "VERIFY_URL": "me:canary@host",
 }

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from expunge.service.api.dependencies import Service
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import Generation, Model
-from expunge_client.cli.client import Account, Client
 from expunge_client.cli.commands import models
 from expunge_client.cli.main import app
+from tests.harness.here import connect_here
 from tests.service.models.test_retrains import end, planned
 from tests.service.worlds import live_model
 
@@ -90,21 +90,12 @@ def test_what_cannot_be_ported_is_refused_and_nothing_is_planned(
 def command(client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Run `expunge models port`; while it waits, a worker ends what is planned."""
 
-    class Here(Client):
-        def __init__(self) -> None:
-            super().__init__(Account("http://testserver", "unused"))
-            self._http.close()
-            self._http = client
-
-        def __exit__(self, *_: Any) -> None:
-            pass
-
     def worker(_: float) -> None:
         with service.database.read() as session:
             candidate = session.query(Generation).filter_by(status="candidate").one()
         end(service, candidate.id, "ended" if (candidate.report or {}).get("dry_run") else "live", people=PEOPLE)
 
-    monkeypatch.setattr(models, "connect", Here)
+    connect_here(monkeypatch, client)
     monkeypatch.setattr(models.time, "sleep", worker)
     return lambda *given, **more: CliRunner().invoke(app, ["models", "port", "digits", *given], **more)
 

@@ -34,8 +34,8 @@ def test_models_wait_for_a_rewrite_or_a_port_and_requests_with_them(service: Ser
     found = counted(service, tmp_path)
     assert found == OldForms(served=4, unwritten=["ant", "cat"], unported=["bee"], blocked=0)
     assert found.rewrites() == (
-        "2 of 4 models wait for a rewrite of their recipe: ant, cat. The old form is served in this release and "
-        "refused in the next; docs/rows.md says how."
+        "2 of 4 models wait for a rewrite of the recipe: ant, cat. They are served, and no deletion is carried out on "
+        "them until then; docs/rows.md says how."
     )
     assert found.ports() == (
         "1 of 4 models waits for a port to the rewritten recipe: bee. 0 requests wait as recipe_form."

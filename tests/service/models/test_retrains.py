@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from expunge.service.api.dependencies import Service
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import Generation, Model
-from expunge_client.cli.client import Account, Client
 from expunge_client.cli.commands import models
 from expunge_client.cli.main import app
+from tests.harness.here import connect_here
 from tests.service.worlds import live_model
 
 CHANGES = {
@@ -84,21 +84,12 @@ def test_a_schedule_is_a_field_of_the_policy(client: TestClient) -> None:
 def command(client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Run `expunge models retrain`; while it waits, a worker ends what is planned."""
 
-    class Here(Client):
-        def __init__(self) -> None:
-            super().__init__(Account("http://testserver", "unused"))
-            self._http.close()
-            self._http = client
-
-        def __exit__(self, *_: Any) -> None:
-            pass
-
     def worker(_: float) -> None:
         with service.database.read() as session:
             planned = session.query(Generation).filter_by(status="candidate").one()
         end(service, planned.id, "ended" if (planned.report or {}).get("dry_run") else "live", changes=CHANGES)
 
-    monkeypatch.setattr(models, "connect", Here)
+    connect_here(monkeypatch, client)
     monkeypatch.setattr(models.time, "sleep", worker)
     return lambda *given, **more: CliRunner().invoke(app, ["models", "retrain", "digits", *given], **more)
 

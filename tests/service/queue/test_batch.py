@@ -16,7 +16,6 @@ from expunge.service.access import Scope
 from expunge.service.api.views.models import model_view
 from expunge.service.api.views.requests import request_view
 from expunge.service.infra.db import now
-from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.tables import DeletionRequest, Generation, Model, Task, Version
 from expunge.service.infra.time import SECOND, instant
 from expunge.service.models.policy import change_policy
@@ -25,14 +24,11 @@ from expunge.service.requests.cancellation import cancel
 from expunge.service.requests.deadlines import Regulation
 from expunge.service.requests.legal_holds import retry
 from expunge.service.requests.states import RequestRefused, Suppress
-from expunge.workers.runtime.model import build
 from expunge.workers.scheduler.run import sweep
 from tests.faults.invariants import broken
 from tests.workers.test_crashes import die_at
-from tests.workers.training.test_own_training import published
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee
-from unlearning.accounting.policy import Policy
 
 WEEK = 7 * 86_400
 DAY = 86_400 * SECOND
@@ -40,19 +36,8 @@ REPAIR = 3 * DAY
 POINTS = ("worker-after-compute", "store-half-file", "publish-after-audit", "worker-after-commit", "worker-before-ack")
 
 
-def core_and_late(world: World, model_id: str) -> tuple[list[str], list[str]]:
-    """Return who is in the first phase, and who joins later."""
-    policy = Policy.from_json(world.model(model_id).policy)
-    bench = build(world.settings, TENANT, "unshared", policy)
-    whole = {
-        person: bench.method.repeats(bench.problem, [(subject_digest(world.storage.pepper, TENANT, person),)]) > 0.99
-        for person in (f"p{number}" for number in range(24))
-    }
-    return [person for person in whole if whole[person]], [person for person in whole if not whole[person]]
-
-
 def in_batches(world: World, seconds: int = WEEK, name: str = "m", method: str = "late") -> str:
-    return world.live("unshared", method, name, batch=seconds)
+    return world.live("own_training" if method == "late" else "means", method, name, batch=seconds)
 
 
 def time_passes(world: World, model_id: str) -> None:
@@ -63,10 +48,9 @@ def time_passes(world: World, model_id: str) -> None:
 
 def test_everybody_waits_for_the_models_next_update(world: World) -> None:
     model_id = in_batches(world)
-    core, late = core_and_late(world, model_id)
-    requests = [world.delete(core[0]), world.delete(late[0])]
+    requests = [world.delete("p1"), world.delete("p2")]
     world.work(model_id)
-    requests.append(world.delete(late[1]))
+    requests.append(world.delete("p3"))
     world.work(model_id)
     assert {(world.task(each).status, world.task(each).reason) for each in requests} == {("queued", "awaiting_batch")}
     assert world.model(model_id).due_at == world.head(model_id).published_at + WEEK * SECOND
@@ -101,8 +85,7 @@ def test_a_clock_that_jumped_ahead_when_a_version_was_published_lengthens_no_wai
 
 def test_one_retraining_serves_all_who_wait_and_equals_a_cold_one(world: World) -> None:
     model_id = in_batches(world, name="deleted")
-    core, late = core_and_late(world, model_id)
-    gone = [*core[:3], late[0]]
+    gone = ["p1", "p4", "p7", "p9"]
     requests = [world.delete(person, models=("deleted",)) for person in gone]
     world.work(model_id)
     time_passes(world, model_id)
@@ -111,10 +94,9 @@ def test_one_retraining_serves_all_who_wait_and_equals_a_cold_one(world: World) 
     assert [version.people for version in world.versions(model_id)] == [0, 4]
     for person in gone:
         world.delete(person)
-    never = world.register("unshared", "late", name="never", leave_out_forgotten=True)
+    never = world.register("own_training", "late", name="never", leave_out_forgotten=True)
     world.work(never)
     assert world.head(never).checkpoint == world.head(model_id).checkpoint
-    assert published(world, never).keys() == published(world, model_id).keys()
 
 
 def test_the_legal_deadline_comes_before_the_batch(world: World) -> None:
@@ -165,7 +147,7 @@ def measured(world: World, model_id: str, seconds: float) -> None:
 
 
 def test_by_default_whoever_repeats_a_training_of_over_a_minute_waits_a_week(world: World) -> None:
-    model_id = world.live("unshared", "retrain", batch=None)
+    model_id = world.live("means", "retrain", batch=None)
     measured(world, model_id, 8)
     assert world.model(model_id).policy["batch"] is None
     with world.database.read() as session:
@@ -191,7 +173,7 @@ def test_by_default_whoever_repeats_a_training_of_over_a_minute_waits_a_week(wor
 
 @pytest.mark.parametrize(("days", "by_deadline"), [(45, False), (46, True), (365, True)])
 def test_of_a_batch_beyond_every_deadline_no_rate_is_said(world: World, days: int, by_deadline: bool) -> None:
-    model_id = world.live("unshared", "retrain", batch=days * 86_400)
+    model_id = world.live("means", "retrain", batch=days * 86_400)
     with world.database.read() as session:
         said = model_view(session, session.get_one(Model, model_id)).updates or ""
     waits = "Deletions wait until 3 d and two trainings before the earliest deadline, and share that update."
@@ -199,7 +181,7 @@ def test_of_a_batch_beyond_every_deadline_no_rate_is_said(world: World, days: in
 
 
 def test_a_training_that_is_too_long_for_a_law_is_said(world: World) -> None:
-    model_id = world.live("unshared", "retrain")
+    model_id = world.live("means", "retrain")
     for days, laws in ((5.0, []), (7.0, ["lgpd"]), (14.0, ["gdpr", "uk-gdpr", "lgpd", "pipeda"])):
         measured(world, model_id, days * 86_400)
         with world.database.read() as session:
@@ -223,10 +205,9 @@ def ordered(world: World, person: str, ago: timedelta) -> str:
 
 
 def test_by_default_nobody_waits_where_a_training_is_short(world: World) -> None:
-    model_id = world.live("unshared", "late", batch=None)
+    model_id = world.live("own_training", "late", batch=None)
     measured(world, model_id, 64)
-    core, _ = core_and_late(world, model_id)
-    request = world.delete(core[0])
+    request = world.delete("p1")
     world.work(model_id)
     assert world.task(request).status == "completed"
 
@@ -238,7 +219,7 @@ def test_a_training_on_a_busy_machine_is_judged_by_its_work(world: World, monkey
     for place in ("training.start", "training.prepare", "runtime.heartbeat"):
         monkeypatch.setattr(f"expunge.workers.{place}.time", SimpleNamespace(**vars(time) | clocks))
     monkeypatch.setattr("expunge.workers.runtime.heartbeat.sleep", lambda _: None)
-    model_id = world.live("unshared", "retrain", batch=None)
+    model_id = world.live("means", "retrain", batch=None)
     report = world.report(model_id)
     assert report["seconds"] > 64 > report["work_seconds"] > 0
     request = world.delete("p1")
@@ -249,7 +230,7 @@ def test_a_training_on_a_busy_machine_is_judged_by_its_work(world: World, monkey
 @pytest.mark.parametrize("method", ["retrain", "shards"])
 def test_an_update_measures_the_training_again(world: World, method: str) -> None:
     """A generation of before has the time by the wall alone, of the one busy hour in which it was registered."""
-    model_id = world.live("unshared", method, batch=None)
+    model_id = world.live("own_training", method, batch=None)
     generation = world.generation(model_id)
     report = {name: value for name, value in (generation.report or {}).items() if name != "work_seconds"}
     world.change(Generation, generation.id, report=report | {"seconds": 3 * 3600.0})
@@ -298,10 +279,9 @@ def test_a_shorter_batch_lets_those_go_on_who_wait(world: World) -> None:
 
 
 def test_workers_die_around_updates_and_the_last_version_is_that_of_a_cold_training(world: World) -> None:
-    """One after the other they forget somebody of the core, or somebody else; each has waited."""
+    """One after the other they forget somebody who was early or came later; each has waited."""
     model_id = in_batches(world, name="deleted")
-    core, late = core_and_late(world, model_id)
-    gone = [core[0], late[0], core[1], late[1], core[2]]
+    gone = ["p1", "p3", "p6", "p8", "p10"]
     requests = []
     for point, person in zip(POINTS, gone, strict=True):
         requests.append(world.delete(person, models=("deleted",)))
@@ -317,7 +297,7 @@ def test_workers_die_around_updates_and_the_last_version_is_that_of_a_cold_train
     assert broken(world.database) == []
     for person in gone:
         world.delete(person)
-    never = world.register("unshared", "late", name="never", leave_out_forgotten=True)
+    never = world.register("own_training", "late", name="never", leave_out_forgotten=True)
     world.work(never)
     assert world.head(never).checkpoint == world.head(model_id).checkpoint
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from sqlalchemy import event
@@ -17,7 +19,7 @@ from expunge.service.queue import Deletions, claim
 from expunge.workers.runtime.heartbeat import HeartbeatSender
 from tests.harness.s3 import silent
 from tests.workers import meanwhile
-from tests.workers.worlds import World, open_world
+from tests.workers.worlds import World, begin, open_world, release_connections
 
 pytestmark = pytest.mark.both_engines
 
@@ -35,29 +37,25 @@ def test_of_eight_claims_at_once_one_wins(world: World) -> None:
         assert sum(pool.map(attempt, range(8))) == 1
 
 
-def test_two_workers_and_a_stream_of_requests_forget_everyone_once(world: World) -> None:
+def test_two_workers_and_a_stream_of_requests_forget_everyone_once(world: World, tmp_path: Path) -> None:
     model_id = world.live()
-    requests: list[str] = []
-    done = threading.Event()
+    done = tmp_path / "done"
 
     def worker() -> None:
         other = open_world(world.settings)
-        while not done.is_set():
+        while not done.exists():
             other.work(model_id)
         other.storage.close()
 
-    workers = [threading.Thread(target=worker) for _ in range(2)]
-    for thread in workers:
-        thread.start()
-    for index in range(8):
-        requests.append(world.delete(f"p{index}"))
+    release_connections(world)
+    workers = [begin(worker) for _ in range(2)]
+    requests = [world.delete(f"p{index}") for index in range(8)]
     for _ in range(400):
         if all(world.request(request).status == "completed" for request in requests):
             break
-        threading.Event().wait(0.05)
-    done.set()
-    for thread in workers:
-        thread.join()
+        time.sleep(0.05)
+    done.touch()
+    assert [os.waitpid(child, 0)[1] for child in workers] == [0, 0]
     assert {world.request(request).status for request in requests} == {"completed"}
     versions = world.versions(model_id)
     assert [version.number for version in versions] == list(range(1, len(versions) + 1))

@@ -11,11 +11,9 @@ from expunge.service.infra.tables import AuditEntry, Lease, Model, Task, WorkUni
 from expunge.service.models import model_lease
 from expunge.service.queue import Serves, claims, deletions_wait, waiting_deletions
 from expunge.workers.app import Worker
-from expunge.workers.training import units
+from expunge.workers.training.keyed_parts import KeyedParts
 from tests.workers.test_crashes import die_at
-from tests.workers.training.test_calibrate import release_connections
-from tests.workers.training.test_work_units import keep_lease
-from tests.workers.worlds import World
+from tests.workers.worlds import World, keep_lease, release_connections
 
 
 @pytest.fixture(autouse=True)
@@ -26,30 +24,30 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def asked_after_the_first_work_unit(world: World, monkeypatch: pytest.MonkeyPatch, subject: str) -> list[str]:
     """Somebody asks while the first work unit is computed; the request's id appears in the list."""
-    asked: list[str] = []
-    compute: Any = units.VectorUnits.compute
+    requests: list[str] = []
+    compute: Any = KeyedParts.compute
 
     def computed(*values: Any) -> None:
         compute(*values)
-        if not asked:
-            asked.append(world.delete(subject, models=("m",)))
+        if not requests:
+            requests.append(world.delete(subject, models=("m",)))
 
-    monkeypatch.setattr(units.VectorUnits, "compute", computed)
-    return asked
+    monkeypatch.setattr(KeyedParts, "compute", computed)
+    return requests
 
 
 def test_a_preparation_is_interrupted_between_two_work_units_and_taken_up_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live = world.live(guarantee="proved")
-    big = world.register("shared_out", name="big")
-    asked = asked_after_the_first_work_unit(world, monkeypatch, "p1")
+    big = world.register("own_training", "shards", name="big", options={"shards": 4})
+    requests = asked_after_the_first_work_unit(world, monkeypatch, "p1")
     world.work(big)
     shown = world.generation(big)
     assert world.model(big).status == "preparing" and world.lease(big).token == 0
     assert [row.done_at is not None for row in world.rows_of(WorkUnit)].count(True) == 1 and shown.attempts == 0
     world.work(big)  # the deletion, which was there first, and then the rest of the preparation
-    assert world.request(asked[0]).status == "completed" and world.head(live).number == 2
+    assert world.request(requests[0]).status == "completed" and world.head(live).number == 2
     assert world.model(big).status == "live", world.model(big).reason
     assert order_of(world, "preparation.interrupted", "update.claimed") == [
         "preparation.interrupted",
@@ -81,7 +79,7 @@ def test_a_waiting_deletion_is_done_before_a_preparation_begins(world: World, mo
 
 
 def test_a_free_piece_of_another_preparation_comes_before_a_new_preparation(world: World) -> None:
-    big = world.register("shared_out", name="big")
+    big = world.register("own_training", "shards", name="big", options={"shards": 4})
     release_connections(world)
     die_at(world, "prepare-after-work-units", lambda dying: dying.work(big))
     keep_lease(world, big)

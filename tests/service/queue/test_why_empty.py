@@ -16,7 +16,7 @@ from expunge.service.queue.leases import TakenLease
 from expunge.service.queue.results import Completed
 from expunge.service.queue.selection import why_empty
 from expunge.service.requests import Cause, Reason
-from expunge.service.requests.suppression import NOTES_TRAINING, carried_out, why_unknown
+from expunge.service.requests.suppression import WITH_ROWS, carried_out, why_unknown
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.policy import Policy
 
@@ -53,7 +53,7 @@ def test_all_at_once_equals_one_by_one(world: World, overwritten: bool) -> None:
     job = Job(TakenLease(model_lease(model_id), 1), TENANT, "m", "shared", Policy("recollection"), generation.id)
     with world.database.write() as session:
         row = session.get_one(Generation, generation.id)
-        row.manifest = (row.manifest or {}) | ({NOTES_TRAINING: "x"} if overwritten else {})
+        row.manifest = (row.manifest or {}) | ({WITH_ROWS: True} if overwritten else {})
         known = session.execute(
             select(Membership.subject_digest, Membership.sample_digest).where(Membership.generation_id == generation.id)
         ).all()

@@ -1,6 +1,6 @@
 """The perceptron of certified unlearning (arXiv 2408.00920): three layers, dropout of a half, by Adam in a ball."""
 
-from drawn_images import drawn, mnist, recipe_on
+from drawn_images import on_arrays, on_drawn
 from torch import nn
 
 import unlearning as ul
@@ -26,9 +26,9 @@ def training(epochs: int, batch_size: int, rate: float) -> ul.Training:
     )
 
 
-def recipe() -> ul.Recipe:
-    return recipe_on(drawn(), 240, 60, lambda: perceptron(64, 32, 16), training(20, 32, 1e-2))
+def recipe(rows: ul.Rows = ul.table("images_240_of_60.csv", person="person", id="image")) -> ul.Recipe:
+    return on_drawn(rows, lambda: perceptron(64, 32, 16), training(20, 32, 1e-2))
 
 
-def whole() -> ul.Recipe:
-    return recipe_on(mnist(), 8000, 100, lambda: perceptron(784, 128, 64), training(20, 128, 1e-3))
+def whole(rows: ul.Rows) -> ul.Recipe:
+    return on_arrays(rows, lambda: perceptron(784, 128, 64), training(20, 128, 1e-3))

@@ -1,11 +1,7 @@
-"""Images for the recipes of papers: drawn ones, or MNIST's 10,000 from the folder that ``MNIST10K`` names."""
+"""Images for the recipes of papers: drawn ones, or those of a source of arrays."""
 
-import gzip
-import os
 from collections.abc import Callable
-from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,38 +17,33 @@ def drawn() -> tuple[Tensor, Tensor]:
     return (patterns[targets] + noise).clamp(0.0, 1.0), targets
 
 
-def mnist() -> tuple[Tensor, Tensor]:
-    """Return 10,000 images (n, 1, 28, 28) in [0, 1] and their digits (n,)."""
-    folder = Path(os.environ["MNIST10K"])
-
-    def values(name: str, header: int) -> Tensor:
-        with gzip.open(folder / name) as file:
-            return torch.tensor(np.frombuffer(file.read(), dtype=np.uint8, offset=header))
-
-    images = values("images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28).float() / 255
-    return images, values("labels-idx1-ubyte.gz", 8).long()
+def numbered(rows: ul.Rows) -> tuple[Tensor, Tensor]:
+    """Return the drawn images that the rows number, and their patterns."""
+    numbers = torch.tensor(rows["image"].astype("int64"))
+    return tuple(values[numbers] for values in drawn())
 
 
-def dealt(images: Tensor, targets: Tensor, people: int) -> ul.Samples:
-    """Return the images as samples that are dealt to ``people`` in turn."""
-    places = range(len(images))
-    return ul.Samples(
-        ids=[f"image-{place}" for place in places],
-        subjects=[f"drawn-{place % people}" for place in places],
-        inputs=images,
-        targets=targets,
+def on_drawn(rows: ul.Rows, model: Callable[[], nn.Module], training: ul.Training, *, apart: bool = False) -> ul.Recipe:
+    """Return a recipe that trains on the images that the rows number.
+
+    It is judged by the last 400 images, which are nobody's; or, where rows are kept ``apart``, by theirs.
+    """
+    images, targets = drawn()
+    return ul.Recipe(
+        model=model,
+        samples=rows.samples(*numbered(rows), at=rows["__row"]),
+        holdout=numbered if apart else (images[-400:], targets[-400:]),
+        loss="cross_entropy",
+        training=training,
     )
 
 
-def recipe_on(
-    images: tuple[Tensor, Tensor], trained: int, people: int, model: Callable[[], nn.Module], training: ul.Training
-) -> ul.Recipe:
-    """Return a recipe that trains on the first ``trained`` images and is judged by the last 400."""
-    inputs, targets = images
+def on_arrays(rows: ul.Rows, model: Callable[[], nn.Module], training: ul.Training) -> ul.Recipe:
+    """Return a recipe that trains on images ``x`` of digits ``y``, and is judged by the rows kept apart."""
     return ul.Recipe(
         model=model,
-        samples=dealt(inputs[:trained], targets[:trained], people),
-        holdout=(inputs[-400:], targets[-400:]),
+        samples=rows.samples(rows.tensor("x"), rows["y"], at=rows["__row"]),
+        holdout=lambda apart: (apart.tensor("x"), apart.tensor("y")),
         loss="cross_entropy",
         training=training,
     )

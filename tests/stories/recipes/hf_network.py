@@ -1,6 +1,6 @@
 """The simple CNN of Hessian-Free (arXiv 2404.01712): batches of 64, a step size that falls by .995, clipping at 10."""
 
-from drawn_images import drawn, mnist, recipe_on
+from drawn_images import on_arrays, on_drawn
 from torch import nn
 
 import unlearning as ul
@@ -42,9 +42,9 @@ def training(epochs: int) -> ul.Training:
     return ul.Training(epochs=epochs, batch_size=64, learning_rate=0.05, decay=0.995, clip=10.0, weight_decay=1e-6)
 
 
-def recipe() -> ul.Recipe:
-    return recipe_on(drawn(), 128, 32, small_network, training(4))
+def recipe(rows: ul.Rows = ul.table("images_128_of_32.csv", person="person", id="image")) -> ul.Recipe:
+    return on_drawn(rows, small_network, training(4))
 
 
-def whole() -> ul.Recipe:
-    return recipe_on(mnist(), 1000, 50, paper_network, training(20))
+def whole(rows: ul.Rows) -> ul.Recipe:
+    return on_arrays(rows, paper_network, training(20))

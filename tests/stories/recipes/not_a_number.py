@@ -1,20 +1,9 @@
-"""Data with NaN in them."""
+"""A table with a number missing."""
 
-import torch
+import tiny
 
 import unlearning as ul
 
 
-def recipe() -> ul.Recipe:
-    return ul.Recipe(
-        model=lambda: torch.nn.Linear(4, 2, bias=False),
-        samples=ul.Samples(
-            ids=["a", "b", "c"],
-            subjects=["x", "y", "z"],
-            inputs=torch.full((3, 4), float("nan")),
-            targets=torch.tensor([0, 1, 0]),
-        ),
-        holdout=(torch.ones(2, 4), torch.tensor([0, 1])),
-        loss="cross_entropy",
-        training=ul.Training(epochs=1, learning_rate=0.1),
-    )
+def recipe(rows: ul.Rows = ul.table("not_a_number.csv", person="person", id="id")) -> ul.Recipe:
+    return tiny.recipe(rows)

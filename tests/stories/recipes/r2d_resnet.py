@@ -1,6 +1,6 @@
 """A ResNet-18 as in Rewind-to-Delete (arXiv 2409.09778), with the batch normalisation that the paper leaves out."""
 
-from drawn_images import drawn, mnist, recipe_on
+from drawn_images import on_arrays, on_drawn
 from resnet import resnet
 
 import unlearning as ul
@@ -17,9 +17,9 @@ def training(epochs: int, batch_size: int) -> ul.Training:
     )
 
 
-def recipe() -> ul.Recipe:
-    return recipe_on(drawn(), 96, 16, lambda: resnet(2), training(3, 48))
+def recipe(rows: ul.Rows = ul.table("images_96_of_16.csv", person="person", id="image")) -> ul.Recipe:
+    return on_drawn(rows, lambda: resnet(2), training(3, 48))
 
 
-def whole() -> ul.Recipe:
-    return recipe_on(mnist(), 8000, 100, lambda: resnet(8), training(3, 256))
+def whole(rows: ul.Rows) -> ul.Recipe:
+    return on_arrays(rows, lambda: resnet(8), training(3, 256))

@@ -3,5 +3,5 @@
 import unlearning as ul
 
 
-def recipe() -> ul.Recipe:
+def recipe(rows: ul.Rows = ul.table("tiny.csv", person="person", id="id")) -> ul.Recipe:
     raise RuntimeError("cannot read the record of tiny-person-7")

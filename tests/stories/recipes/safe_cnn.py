@@ -1,6 +1,6 @@
 """The network of two convolutions of SAFE (arXiv 2507.15280), by Adam."""
 
-from drawn_images import drawn, mnist, recipe_on
+from drawn_images import on_arrays, on_drawn
 from torch import nn
 
 import unlearning as ul
@@ -19,9 +19,9 @@ def training(epochs: int, rate: float) -> ul.Training:
     return ul.Training(epochs=epochs, batch_size=32, learning_rate=rate, weight_decay=1e-4, optimizer=ul.AdamW())
 
 
-def recipe() -> ul.Recipe:
-    return recipe_on(drawn(), 240, 60, lambda: network(32), training(10, 1e-2))
+def recipe(rows: ul.Rows = ul.table("images_240_of_60.csv", person="person", id="image", aside=0.25)) -> ul.Recipe:
+    return on_drawn(rows, lambda: network(32), training(10, 1e-2), apart=True)
 
 
-def whole() -> ul.Recipe:
-    return recipe_on(mnist(), 8000, 100, lambda: network(1152), training(20, 1e-3))
+def whole(rows: ul.Rows) -> ul.Recipe:
+    return on_arrays(rows, lambda: network(1152), training(20, 1e-3))

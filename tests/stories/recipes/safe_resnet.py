@@ -1,6 +1,6 @@
 """A ResNet-18 as in SAFE (arXiv 2507.15280), with batch normalisation, by momentum."""
 
-from drawn_images import drawn, mnist, recipe_on
+from drawn_images import on_arrays, on_drawn
 from resnet import resnet
 
 import unlearning as ul
@@ -17,9 +17,9 @@ def training(epochs: int, batch_size: int, rate: float) -> ul.Training:
     )
 
 
-def recipe() -> ul.Recipe:
-    return recipe_on(drawn(), 240, 60, lambda: resnet(2), training(6, 32, 0.1))
+def recipe(rows: ul.Rows = ul.table("images_240_of_60.csv", person="person", id="image", aside=0.25)) -> ul.Recipe:
+    return on_drawn(rows, lambda: resnet(2), training(6, 32, 0.1), apart=True)
 
 
-def whole() -> ul.Recipe:
-    return recipe_on(mnist(), 8000, 100, lambda: resnet(8), training(3, 128, 0.05))
+def whole(rows: ul.Rows) -> ul.Recipe:
+    return on_arrays(rows, lambda: resnet(8), training(3, 128, 0.05))

@@ -13,10 +13,10 @@ def unhurried(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
-def recipe() -> ul.Recipe:
+def recipe(rows: ul.Rows = ul.table("tiny.csv", person="person", id="id")) -> ul.Recipe:
     return ul.Recipe(
         model=lambda: torch.nn.Linear(4, 2, bias=False),
-        samples=samples(),
+        samples=samples(rows),
         holdout=holdout(),
         loss=unhurried,
         training=ul.Training(epochs=10, learning_rate=0.5, weight_decay=0.1),

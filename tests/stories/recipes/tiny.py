@@ -4,30 +4,22 @@ import torch
 
 import unlearning as ul
 
-LABEL_NOISE = 0.3
 
-
-def samples(people: int = 20, each: int = 3) -> ul.Samples:
-    random = torch.Generator().manual_seed(1)
-    inputs = torch.randn(people * each, 4, generator=random)
-    noise = LABEL_NOISE * torch.randn(people * each, generator=random)
-    return ul.Samples(
-        ids=[f"tiny-{index}" for index in range(people * each)],
-        subjects=[f"tiny-person-{index // each}" for index in range(people * each)],
-        inputs=inputs,
-        targets=(inputs[:, 0] + noise > 0).long(),
-    )
+def samples(rows: ul.Rows) -> ul.Samples:
+    """The rows as samples of two classes."""
+    return rows.samples(rows.tensor("a", "b", "c", "d").float(), rows["label"], at=rows["__row"])
 
 
 def holdout() -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs (40, 4) and classes (40,) of nobody."""
     inputs = torch.randn(40, 4, generator=torch.Generator().manual_seed(2))
     return inputs, (inputs[:, 0] > 0).long()
 
 
-def recipe() -> ul.Recipe:
+def recipe(rows: ul.Rows = ul.table("tiny.csv", person="person", id="id")) -> ul.Recipe:
     return ul.Recipe(
         model=lambda: torch.nn.Linear(4, 2, bias=False),
-        samples=samples(),
+        samples=samples(rows),
         holdout=holdout(),
         loss="cross_entropy",
         training=ul.Training(epochs=10, learning_rate=0.5, weight_decay=0.1, converge=1e-8),

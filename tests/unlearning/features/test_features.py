@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import unlearning as ul
 from unlearning.features import RandomFourier, RandomKernels, Scattering
 from unlearning.features.kernels import draws
-from unlearning.model.parts import parts_of
 
 EVERY = [
     pytest.param(lambda: Scattering(8, 8, scales=1, orientations=2), (8, 8), id="scattering"),
@@ -118,21 +116,6 @@ def test_random_kernels_equal_a_loop_over_every_window() -> None:
             assert float(found[row, 2 * k + 1]) * math.sqrt(12) == pytest.approx(
                 sum(v > 0 for v in values) / len(values)
             )
-
-
-@pytest.mark.parametrize(("make", "shape"), EVERY)
-def test_features_bring_no_numbers_along_that_a_certificate_must_declare(make: type, shape: tuple[int, ...]) -> None:
-    inputs = torch.rand(6, *shape)
-    targets = torch.tensor([0, 1] * 3)
-    width = make()(inputs).shape[1]
-    recipe = ul.Recipe(
-        model=lambda: nn.Sequential(make(), nn.Linear(width, 2, bias=False)),
-        samples=ul.Samples([str(k) for k in range(6)], [f"p{k}" for k in range(6)], inputs, targets),
-        holdout=(inputs, targets),
-        loss="cross_entropy",
-        training=ul.Training(epochs=1, weight_decay=0.1),
-    )
-    assert parts_of(recipe) == ()
 
 
 @pytest.mark.parametrize(("make", "shape"), EVERY)

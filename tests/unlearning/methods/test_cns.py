@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import unlearning as ul
-from examples.digits import convolutional
+from benchmarks.digits import digits
 from examples.digits.recipe import SEED
-from examples.digits.recipe import recipe as digits
 from tests.contract.cases import everything, network, quadratic, softmax
 from unlearning.methods.cns import Cns
 from unlearning.model.curvature import ritz_pairs
@@ -136,7 +135,7 @@ def test_on_digits_that_were_stopped_early_less_than_half_of_the_distance_is_lef
 
 
 def test_a_network_is_served_above_its_negative_curvature_and_below_it_the_refusal_says_where() -> None:
-    recipe = convolutional.recipe()
+    recipe = digits("convolutional")
     problem, examples = Problem(recipe), recipe.samples.examples()
     learned = train(problem, examples)
     with pytest.raises(Refused, match=r"smallest eigenvalue is at most -0\.07") as refused:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from expunge.workers.runtime import recipes
+from benchmarks.digits import digits
 from lab.tests.test_attacks import memorising
 from unlearning import Problem, Recipe
 from unlearning.methods.newton import Newton
 from unlearning.model.curvature import hessian_products
 from unlearning.model.training import train
 from unlearning.quality.simulate import choose, forget_set, left_by, release
-
-EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +62,7 @@ def test_a_newton_step_on_part_of_the_weights_stays_farther_away(minimum) -> Non
 
 @pytest.fixture(scope="module")
 def network() -> Recipe:
-    return recipes.load(EXAMPLES / "digits", "convolutional").recipe
+    return digits("convolutional")
 
 
 def test_amnesiac_unlearning_takes_nearly_the_whole_training_back(network: Recipe) -> None:

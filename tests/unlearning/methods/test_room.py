@@ -44,3 +44,11 @@ def test_the_machine_and_its_container_say_what_is_free(tmp_path: Path, monkeypa
     assert room.available_bytes(CPU) == 4_096_000
     (tmp_path / "memory.max").write_text("3000\n")
     assert room.available_bytes(CPU) == 2000
+    for version_2 in ("memory.max", "memory.current"):
+        (tmp_path / version_2).unlink()
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.usage_in_bytes").write_text("1000\n")
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert room.available_bytes(CPU) == 4_096_000
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("2500\n")
+    assert room.available_bytes(CPU) == 1500

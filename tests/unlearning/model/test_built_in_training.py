@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,12 +13,8 @@ from torch.nn import functional as F
 
 import unlearning as ul
 from tests.contract.cases import everything, jitter, network, scheduled
-from tests.unlearning.model.test_own_training import HISTORIES, prepared, without
-from unlearning.methods.late import Late
+from tests.unlearning.trained_here import without
 from unlearning.methods.retrain import Retrain
-from unlearning.methods.shards import Shards
-from unlearning.model.fit import Phase, fit
-from unlearning.model.method import Method
 from unlearning.model.problem import Problem
 from unlearning.model.training import replay, schedule, train
 from unlearning.types import Examples, RecipeError
@@ -261,48 +256,6 @@ def test_a_transformer_layer_is_keyed_and_a_module_with_its_own_random_numbers_i
     noisy = replace(network(), model=lambda: nn.Sequential(Noise(), nn.Dropout(0.1), nn.Linear(6, 3)))
     with pytest.raises(RecipeError, match="randn_like"):
         train(Problem(noisy), examples)
-
-
-METHODS = [
-    pytest.param(Late(), id="late"),
-    pytest.param(Late(early_share=(0.4, 0.7), phase_shares=(0.6, 0.2, 0.2)), id="late in three phases"),
-    pytest.param(Shards(shards=2, slices=3), id="shards in slices"),
-    pytest.param(Shards(shards=2, early_share=(0.4,), phase_shares=(0.8, 0.2)), id="shards with a core"),
-]
-
-
-@pytest.mark.parametrize("histories", HISTORIES)
-@pytest.mark.parametrize("method", METHODS)
-def test_what_is_used_again_equals_a_cold_training_in_bytes(method: Method, histories: int) -> None:
-    """Random histories of deletions under AdamW, dropout, augmentation, batch normalisation and a schedule."""
-    recipe = everything(epochs=2, batch_size=15)
-    everyone = recipe.samples.examples()
-    problem, first = prepared(method, recipe, everyone)
-    draw = random.Random(7)
-    reused = 0
-    for _ in range(histories):
-        state, kept = first, everyone
-        for _ in range(draw.randint(1, 2)):
-            forget, kept = without(kept, set(draw.sample(sorted(set(kept.people)), draw.randint(1, 2))))
-            state = method.forget(problem, state, forget, kept, torch.Generator()).state
-        _, cold = prepared(method, recipe, kept)
-        assert torch.equal(state.weights, cold.weights)
-        assert state.facts == cold.facts
-        assert state.tensors.keys() == cold.tensors.keys()
-        assert all(torch.equal(value, cold.tensors[name]) for name, value in state.tensors.items())
-        reused += sum(torch.equal(value, first.tensors[name]) for name, value in state.tensors.items())
-    assert reused > 0
-
-
-def test_a_phase_goes_on_with_the_optimiser_of_the_phase_before() -> None:
-    recipe = everything()
-    problem, examples = Problem(recipe), recipe.samples.examples()
-    first = fit(problem, examples, Phase("phase 1", 0.6, "constant"))
-    assert float(first.tensors["0"]) == 3 * 4, "AdamW counts its steps: 3 passes of 4"
-    second = fit(problem, examples, Phase("phase 2", 0.4, "cosine"), first)
-    assert float(second.tensors["0"]) == 5 * 4
-    forgotten = replace(first, tensors={}, facts=None)
-    assert not torch.equal(fit(problem, examples, Phase("phase 2", 0.4, "cosine"), forgotten).weights, second.weights)
 
 
 def test_running_statistics_are_trained_and_published_and_no_gradient_reaches_them() -> None:

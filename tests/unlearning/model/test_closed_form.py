@@ -277,6 +277,25 @@ def test_inputs_that_are_no_matrix_are_refused_with_the_layer_that_is_missing() 
         convex.converge(problem, problem.initial(), examples, 1e-9)
 
 
+class _Scaled(nn.Module):
+    def __init__(self, mean: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - self.mean  # type: ignore[operator]
+
+
+def test_a_constant_in_float64_is_refused_by_its_name() -> None:
+    """A model is kept in float32: the head would be that of another constant."""
+    mean = torch.full((5,), 0.1, dtype=torch.float64)
+    problem, examples = problem_of(lambda: nn.Sequential(_Scaled(mean), nn.Linear(5, 3)))
+    with pytest.raises(Refused, match=r"tensor '0\.mean' is given in float64, and kept in float32"):
+        require_agreement(problem, examples, generator())
+    problem, examples = problem_of(lambda: nn.Sequential(_Scaled(mean.float()), nn.Linear(5, 3)))
+    require_agreement(problem, examples, generator())
+
+
 def test_a_network_passes_it_has_no_closed_form() -> None:
     problem, examples = problem_of(lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)))
     require_agreement(problem, examples, generator())

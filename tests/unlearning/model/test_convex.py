@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import unlearning as ul
-from tests.unlearning.recipes import draw, recipe, softmax
+from tests.unlearning.recipes import ReadRows, draw, recipe, softmax
 from unlearning.model import convex
 from unlearning.model.linear_head import head_of
 from unlearning.model.problem import Problem
-from unlearning.sources import NumpyRows
 from unlearning.types import Examples, Refused
 
 LABELS = torch.arange(60) % 3
@@ -154,7 +153,7 @@ def test_the_rounding_bound_covers_the_true_error_of_the_gradient(
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_rounding_bound_of_blocks_covers_the_true_error(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, held = problem_of(loss)
-    rows = NumpyRows(held.inputs.numpy(), held.targets.numpy())
+    rows = ReadRows(held.inputs, held.targets)
     monkeypatch.setattr("unlearning.types.BLOCK_BYTES", 7 * rows.row_bytes)
     examples = Examples(held.positions, rows, held.people)
     assert len(list(examples.blocks())) > 3

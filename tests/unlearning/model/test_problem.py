@@ -85,6 +85,19 @@ def test_weights_of_another_model_are_refused(change: Any, message: str) -> None
         built.flatten(tensors)
 
 
+def test_what_a_model_sets_of_torch_ends_with_it() -> None:
+    """The laboratory and a notebook build many models in one process."""
+
+    def model() -> nn.Module:
+        torch.set_default_dtype(torch.float64)
+        torch.autograd.set_detect_anomaly(True)
+        return nn.Linear(4, 3)
+
+    problem(model)
+    assert torch.get_default_dtype() == torch.float32
+    assert not torch.is_anomaly_enabled()
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -93,7 +106,7 @@ def test_weights_of_another_model_are_refused(change: Any, message: str) -> None
         (lambda: nn.LSTM(4, 3, num_layers=2, dropout=0.2), "dropout"),
         (lambda: nn.Linear(4, 3).requires_grad_(False), "no trainable parameter"),
         (lambda: "model", "returned a str"),
-        (RandomForestClassifier, "returned a RandomForestClassifier.* ul.Artefact"),
+        (RandomForestClassifier, "returned a RandomForestClassifier.* ul.Published"),
     ],
 )
 def test_a_model_that_cannot_be_replayed_is_refused_with_the_reason(model: Any, message: str) -> None:

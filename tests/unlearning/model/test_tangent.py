@@ -22,7 +22,6 @@ from unlearning.features import Tangent
 from unlearning.methods.newton import Newton
 from unlearning.model import convex
 from unlearning.model.closed_form import require_agreement, require_own_weights
-from unlearning.model.parts import parts_of, require_declared
 from unlearning.model.problem import Problem
 from unlearning.model.tangent import TangentScores, drawn_start, tangent_of
 from unlearning.model.training import train
@@ -240,14 +239,6 @@ def test_an_update_is_proved_and_lies_within_its_distance(monkeypatch: pytest.Mo
     assert bound.distance(problem, type(done)(State(weights)), kept, {}) <= cap
     assert len(computed) == 2
     assert float((weights - dense_minimiser("cross_entropy", kept.positions, 1e-2)).norm()) <= cap
-
-
-def test_its_public_weights_and_running_statistics_must_be_declared() -> None:
-    parts = parts_of(small())
-    assert {"base.conv.weight", "base.norm.running_mean", "base.frozen.weight"} <= {part.name for part in parts}
-    assert "displacement" not in {part.name for part in parts}
-    with pytest.raises(Refused, match="does not declare public"):
-        require_declared(small(), parts)
 
 
 class Mixing(nn.Module):

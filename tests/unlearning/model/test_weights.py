@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -17,8 +16,6 @@ from unlearning.model import convex
 from unlearning.model.closed_form import require_agreement
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
-from unlearning.model.user_code.own_training import train_by_recipe
-from unlearning.sources import NumpyRows
 from unlearning.types import Examples, Refused
 
 WHOLE = torch.arange(60) % 4
@@ -47,32 +44,13 @@ def test_a_whole_weight_counts_as_so_many_samples(loss: str) -> None:
     assert problem.accuracy(w, weighted.inputs, weighted.targets) == twin.accuracy(w, plain.inputs, plain.targets)
 
 
-def test_blocks_carry_the_weight() -> None:
-    labels = LOSSES["cross_entropy"][1]
-    held = ul.Samples(IDS, PEOPLE, FEATURES, labels, weight=WHOLE)
-    rows = ul.Samples(IDS, PEOPLE, NumpyRows(FEATURES.numpy(), labels.numpy()), weight=WHOLE)
-    for one, other in zip(held.tensors(), rows.tensors(), strict=True):
-        assert torch.equal(one, other)
-    some = torch.tensor([5, 3, 50])
-    assert torch.equal(rows.take(some).tensors()[1], held.take(some).tensors()[1])
-    assert torch.equal(held.take(some).weight, WHOLE[some].double())  # type: ignore[arg-type]
-    _, (_, targets), _ = held.split(0.5)
-    assert targets.shape == targets.reshape(-1).shape and not targets.is_floating_point(), "a holdout has no weight"
-
-
-def test_a_recipes_own_training_is_given_targets_and_weights_apart() -> None:
-    seen: list[Any] = []
-
-    def fit(run: ul.Run) -> None:
-        seen.append((run.targets, run.weights))
-
-    labels = LOSSES["cross_entropy"][1]
-    for weight in (WHOLE, None):
-        samples = ul.Samples(IDS, PEOPLE, FEATURES, labels, weight=weight)
-        written = ul.Recipe(lambda: nn.Linear(6, 3), samples, (FEATURES, labels), "cross_entropy", train=fit)
-        train_by_recipe(Problem(written), samples.examples())
-    assert torch.equal(seen[0][0], labels) and torch.equal(seen[0][1], WHOLE.double())
-    assert torch.equal(seen[1][0], labels) and seen[1][1] is None
+def test_chosen_samples_carry_their_weight() -> None:
+    labels, some = LOSSES["cross_entropy"][1], torch.tensor([5, 3, 50])
+    samples = ul.Samples(IDS, PEOPLE, FEATURES, labels, weight=WHOLE)
+    chosen = samples.take(some)
+    assert torch.equal(chosen.tensors()[1], samples.tensors()[1][some])
+    assert torch.equal(chosen.weight, WHOLE[some].double())  # type: ignore[arg-type]
+    assert torch.equal(chosen.targets, labels[some]), "without the weight"
 
 
 def test_the_built_in_training_follows_the_weights() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,16 @@ def test_the_archive_is_read_back() -> None:
     assert list(files_of(bytes(Published(files)))) == ["en/words.json", "model.npy"]
 
 
+def test_a_folder_in_place_of_contents_says_how_to_give_it(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"got a PosixPath.*file\.read_bytes\(\) for file in folder\.iterdir\(\)"):
+        Published(tmp_path)  # type: ignore[arg-type]
+
+
+def test_a_number_in_place_of_what_scores_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"got a float as score.*score=lambda apart"):
+        Published({"model.json": "{}"}, score=0.9)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("name", ["model.pkl", "model.PT", "m.joblib.json"])
 def test_the_name_of_a_pickle_is_refused(name: str) -> None:
     with pytest.raises(RecipeError, match="is that of a pickled file, which runs code"):
@@ -83,6 +94,12 @@ def test_a_content_of_no_known_format_is_refused(content: bytes | str) -> None:
 def test_files_that_cannot_lie_side_by_side_are_refused(files: Any, sentence: str) -> None:
     with pytest.raises(RecipeError, match=sentence):
         Published(files)
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", "null", '"words"', "3.5"])
+def test_json_that_is_no_object_is_refused_with_the_object_to_return(content: str) -> None:
+    with pytest.raises(RecipeError, match=r"'m\.json' is JSON, and no object\. Put the value into one: json\.dumps"):
+        Published({"m.json": content})
 
 
 def test_more_than_a_zip_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,14 @@ def test_frames_carry_the_numbers_of_their_rows(rows: Rows) -> None:
     assert isinstance(frame, polars.DataFrame)
     assert frame["__row"].to_list() == list(range(COUNT))
     assert rows.samples(frame[["b", "__row"]][::-1], frame["y"][::-1]).ids[0] == f"s{COUNT - 1}"
+
+
+def test_rows_taken_for_a_frame_say_how_to_get_one(rows: Rows) -> None:
+    with pytest.raises(RecipeError, match=r"have no 'city'. Write rows.pandas\(\).city, or rows\['city'\]"):
+        rows.city.mean()  # type: ignore[attr-defined]
+    with pytest.raises(RecipeError, match=r"Write rows.pandas\(\).groupby\.$"):
+        rows.groupby("city")  # type: ignore[attr-defined]
+    assert not hasattr(rows, "shape") and copy(rows).columns == rows.columns
 
 
 def test_polars_that_is_not_installed_says_so(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,6 +240,14 @@ def test_numbers_that_disagree_are_missing_or_strange_are_refused(tmp_path: Path
         rows.samples(np.ones((1, 1)), np.ones(1), at=[COUNT + 5])
     with pytest.raises(RecipeError, match="none of these rows"):
         rows.split(0.4)[0].samples(apart[["a", "__row"]], apart.y)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int32", "bool"])
+def test_labels_of_any_whole_numbers_are_what_cross_entropy_takes(rows: Rows, kind: str) -> None:
+    labels = np.arange(len(rows)) % 2
+    samples = rows.samples(np.zeros((len(rows), 1)), labels.astype(kind), at=rows["__row"])
+    assert samples.targets.dtype is torch.int64
+    assert samples.targets.tolist() == labels.tolist()
 
 
 def test_samples_of_two_orders_or_lengths_are_refused(rows: Rows) -> None:

@@ -12,9 +12,8 @@ import pytest
 from expunge.workers.guarantee import statements
 from tests.unlearning.accounting.test_certificate import claim
 from unlearning.accounting.certificate import DIFFERED, Claim, Guarantee
-from unlearning.accounting.declarations import ARGUMENTS, FITTED, has_plain, plain
+from unlearning.accounting.declarations import has_plain, plain
 from unlearning.accounting.world import BOUNDED, COLUMNS, HANDED, MADE, DeclaredFile, Enclosure, WorldRecord
-from unlearning.methods import load
 
 CODE, FILES = "c" * 64, (DeclaredFile("cities.csv", "1" * 64), DeclaredFile("model/tokenizer.json", "2" * 64))
 WEAKER = (Enclosure.LANDLOCK, Enclosure.NONE)
@@ -96,15 +95,6 @@ def test_whether_the_training_repeats_is_said() -> None:
     assert differed.startswith(DIFFERED) and untried.startswith("Not tried: ")
     for repeats in (True, False, None):
         assert claim_in(world(repeats=repeats), deterministic=True).deterministic == (repeats is True)
-
-
-def test_in_a_world_what_was_fitted_needs_no_word() -> None:
-    retrain = load("retrain")
-    assert statements.declared(Guarantee.EXACT, public=False, world=world()) == world().declared
-    assert statements.checked(Guarantee.EXACT, retrain, None, world()) == (MADE,)
-    assert statements.declared(Guarantee.EXACT, public=False) == (FITTED, ARGUMENTS)
-    assert statements.checked(Guarantee.EXACT, retrain, None) == (*retrain.checked, statements.LISTED)
-    assert statements.declared(Guarantee.NONE, public=False, world=world()) == ()
 
 
 @pytest.mark.parametrize("guarantee", list(Guarantee))

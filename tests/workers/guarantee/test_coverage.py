@@ -14,11 +14,9 @@ from typing import Any
 
 import pytest
 
-from expunge.service.infra.settings import Settings, ensure_secrets
 from expunge.service.infra.tables import CalibrationOrder
-from expunge.workers.runtime import recipes
-from tests.workers.training.test_calibrate import sealed_errors
-from tests.workers.worlds import RECIPES, World, open_world
+from tests.workers.rows.test_calibrate import sealed_errors
+from tests.workers.worlds import RECIPES, World, open_world, recipe_in, settings_of
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.bounds.calibration import Calibrated, Design, calibrate
 from unlearning.model.problem import Problem
@@ -32,9 +30,7 @@ PEOPLE = [f"p{index}" for index in range(12)]
 
 
 def opened(home: Path) -> World:
-    settings = Settings(home=home, database_url=f"sqlite:///{home}/expunge.db", recipes=RECIPES, device="cpu")
-    ensure_secrets(settings)
-    return open_world(settings)
+    return open_world(settings_of(home, f"sqlite:///{home}/expunge.db"))
 
 
 def calibrated(home: Path, template: Path, **asked: Any) -> Calibrated:
@@ -55,7 +51,7 @@ def stream(home: Path, people: list[str]) -> Iterator[tuple[Claim, float]]:
     """Forget ``people`` one after the other: each update's claim and its true distance to a retraining."""
     world = opened(home)
     model_id = world.model_named("m")
-    recipe = recipes.load(RECIPES, "convex").recipe
+    recipe = recipe_in(RECIPES, "convex")
     problem, examples = Problem(recipe), recipe.samples.examples()
     for count in range(1, len(people) + 1):
         request = world.delete(people[count - 1])

@@ -1,10 +1,10 @@
 """The built-in training with all that it knows: AdamW, a schedule, dropout, batch normalisation, augmentation."""
 
+import people
 import torch
+from own_training import build
 
 import unlearning as ul
-from tests.workers import meanwhile
-from tests.workers.recipes.own_training import build
 from unlearning.settings import Draw
 
 
@@ -13,12 +13,11 @@ def jitter(x: torch.Tensor, draw: Draw) -> torch.Tensor:
     return x + 0.1 * (draw(x.shape[1]) - 0.5)
 
 
-def recipe() -> ul.Recipe:
-    ids, subjects, inputs, targets = meanwhile.people(24, 1)
+def recipe(rows: ul.Rows = ul.table("few.csv", person="person", id="id")) -> ul.Recipe:
     return ul.Recipe(
         model=build,
-        samples=ul.Samples(ids=ids, subjects=subjects, inputs=inputs, targets=targets),
-        holdout=(inputs[:10], targets[:10]),
+        samples=people.samples(rows),
+        holdout=people.strangers(),
         loss="cross_entropy",
         training=ul.Training(
             epochs=10,

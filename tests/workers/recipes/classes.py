@@ -1,19 +1,19 @@
 """Nine people of one class and three of another, three samples each: updates are proved."""
 
+import numpy as np
+import people
 import torch
 
 import unlearning as ul
-from tests.workers import meanwhile
 
 
-def recipe() -> ul.Recipe:
-    ids, subjects, inputs, _ = meanwhile.people()
-    targets = torch.tensor([0 if int(name[1:]) < 3 else 1 for name in subjects])
-    inputs = inputs + 2.0 * targets.unsqueeze(1)
+def recipe(rows: ul.Rows = ul.table("people.csv", person="person", id="id")) -> ul.Recipe:
+    targets = torch.from_numpy(~np.isin(rows["person"], ["p0", "p1", "p2"])).long()
+    x, y = people.strangers()
     return ul.Recipe(
         model=lambda: torch.nn.Linear(4, 2, bias=False),
-        samples=ul.Samples(ids=ids, subjects=subjects, inputs=inputs, targets=targets),
-        holdout=(inputs[:10], targets[:10]),
+        samples=rows.samples(people.inputs(rows) + 2.0 * targets.unsqueeze(1), targets, at=rows["__row"]),
+        holdout=(x + 2.0 * y.unsqueeze(1), y),
         loss="cross_entropy",
         training=ul.Training(epochs=5, learning_rate=0.5, weight_decay=0.1, converge=1e-8),
     )

@@ -1,11 +1,15 @@
-"""``convex``, which says whose its holdout is: two people whom nobody trains on, and one whom it trains on as well."""
+"""The recipe ``convex``, which keeps a third of its people apart."""
 
 from dataclasses import replace
 
 import convex
+import people
 
 import unlearning as ul
 
 
-def recipe() -> ul.Recipe:
-    return replace(convex.recipe(), holdout_subjects=["aside", "aside", ("besides", "p1"), *["aside"] * 7])
+def recipe(rows: ul.Rows = ul.table("few.csv", person="person", id="id", aside=0.33)) -> ul.Recipe:
+    return replace(
+        convex.recipe(rows),
+        holdout=lambda apart: (people.inputs(apart), apart.tensor("label")),
+    )

@@ -1,9 +1,9 @@
 """A convolution, and people for two work units, with a sample each: many a batch of four holds none of a unit."""
 
+import people
 import torch
 
 import unlearning as ul
-from tests.workers import meanwhile
 
 PEOPLE = 130
 
@@ -18,12 +18,12 @@ def network() -> torch.nn.Module:
     )
 
 
-def recipe() -> ul.Recipe:
-    ids, subjects, inputs, targets = meanwhile.people(PEOPLE, 1)
+def recipe(rows: ul.Rows = ul.table("many.csv", person="person", id="id")) -> ul.Recipe:
+    some = rows["__row"] < PEOPLE
     return ul.Recipe(
         model=network,
-        samples=ul.Samples(ids=ids, subjects=subjects, inputs=inputs, targets=targets),
-        holdout=(inputs[:10], targets[:10]),
+        samples=rows.samples(people.inputs(rows)[some], rows["label"][some], at=rows["__row"][some]),
+        holdout=people.strangers(),
         loss="cross_entropy",
         training=ul.Training(epochs=1, batch_size=4, learning_rate=0.2, weight_decay=0.01),
     )

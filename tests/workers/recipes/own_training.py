@@ -1,28 +1,18 @@
-"""A network as people train them: AdamW with a schedule, batch normalisation, dropout, noise on the inputs."""
+"""A network as people train them: AdamW, batch normalisation, dropout, noise on the inputs; under ``late`` it goes on.
 
+Under ``shards`` its members are one file.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import people
 import torch
+from safetensors.torch import load, save
 from torch.nn import functional as F
 
 import unlearning as ul
-from tests.workers import meanwhile
-from unlearning.recipe import Run
 
-
-def fit(run: Run) -> dict[str, object]:
-    """Train for ten times the share of passes that the run asks for; go on with the optimiser's own state."""
-    optimizer = torch.optim.AdamW(run.model.parameters(), lr=0.05)
-    if run.state is not None:
-        optimizer.load_state_dict(run.state["optimizer"])
-    passes = max(1, round(10 * run.share))
-    for number in range(passes):
-        for batch in torch.randperm(len(run.inputs)).split(8):
-            if len(batch) > 1:
-                x = run.inputs[batch] + 0.05 * torch.randn_like(run.inputs[batch])
-                optimizer.zero_grad()
-                F.cross_entropy(run.model(x), run.targets[batch]).backward()
-                optimizer.step()
-        run.progress(number / passes)
-    return {"optimizer": optimizer.state_dict()}
+FILE = "model.safetensors"
 
 
 def build() -> torch.nn.Module:
@@ -35,13 +25,25 @@ def build() -> torch.nn.Module:
     )
 
 
-def recipe() -> ul.Recipe:
-    ids, subjects, inputs, targets = meanwhile.people(24, 1)
-    subjects = [(person, f"p{index + 2}") if index % 5 == 0 else person for index, person in enumerate(subjects)]
-    return ul.Recipe(
-        model=build,
-        samples=ul.Samples(ids=ids, subjects=subjects, inputs=inputs, targets=targets),
-        holdout=(inputs[:10], targets[:10]),
-        loss="cross_entropy",
-        train=fit,
-    )
+def merge(members: Sequence[Mapping[str, bytes]]) -> ul.Published:
+    tensors = {
+        f"{number}.{name}": value for number, each in enumerate(members) for name, value in load(each[FILE]).items()
+    }
+    return ul.Published({FILE: save(tensors)})
+
+
+def recipe(
+    rows: ul.Rows = ul.table("people.csv", person="person", id="id"), run: ul.TrainingRun = ul.run()
+) -> ul.Published:
+    torch.manual_seed(0)
+    model, x, y = build(), people.inputs(rows), rows.tensor("label")
+    if run.start is not None:
+        model.load_state_dict(load(run.start[FILE]))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    for _ in range(10):
+        for batch in torch.randperm(len(x)).split(8):
+            if len(batch) > 1:
+                optimizer.zero_grad()
+                F.cross_entropy(model(x[batch] + 0.05 * torch.randn_like(x[batch])), y[batch]).backward()
+                optimizer.step()
+    return ul.Published({FILE: save(model.state_dict())})

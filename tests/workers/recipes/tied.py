@@ -1,9 +1,9 @@
 """Looks like softmax regression; its first part scales by the trained weight, so it is neither linear nor convex."""
 
+import people
 import torch
 
 import unlearning as ul
-from tests.workers import meanwhile
 
 
 class Tied(torch.nn.Module):
@@ -20,12 +20,11 @@ def model() -> torch.nn.Module:
     return torch.nn.Sequential(Tied(layer), layer)
 
 
-def recipe() -> ul.Recipe:
-    ids, subjects, inputs, targets = meanwhile.people()
+def recipe(rows: ul.Rows = ul.table("people.csv", person="person", id="id")) -> ul.Recipe:
     return ul.Recipe(
         model=model,
-        samples=ul.Samples(ids=ids, subjects=subjects, inputs=inputs, targets=targets),
-        holdout=(inputs[:10], targets[:10]),
+        samples=people.samples(rows),
+        holdout=people.strangers(),
         loss="cross_entropy",
         training=ul.Training(epochs=0, weight_decay=0.1, converge=1e-8),
     )

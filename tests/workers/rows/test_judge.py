@@ -1,4 +1,4 @@
-"""A judge, a world without the recipe's code, trains a linear head on features and computes its bound."""
+"""A judge, a process without the recipe's code, trains a linear head on features and computes its bound."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from scipy.optimize import minimize
 
-from expunge.workers.check.rows import check_rows
+from expunge.workers.check.checks import check
 from tests.workers.rows.data import EVERYBODY, forget, lay_out, rows_of, trained_on
 from tests.workers.worlds import World
 
@@ -97,7 +98,7 @@ newton.Newton.forget = lambda self, problem, state, *rest: __import__("unlearnin
 
 def test_check_says_what_each_method_can_have(folder: Path) -> None:
     lay_out(folder, recipe=PLAIN)
-    checked = check_rows(folder, "rows")
+    checked = check(folder, "rows")
     assert all(finding["well"] for finding in checked["findings"])
     methods = {method["method"]: method["guarantee"] for method in checked["methods"]}
     assert (methods["retrain"], methods["newton"], methods["rewind"]) == ("exact", "proved", "none")
@@ -108,6 +109,46 @@ def test_a_recipe_that_patches_the_bound_gains_nothing(world: World, folder: Pat
     lay_out(folder, recipe=RECIPE.format(before=PATCHES, decay=DECAY))
     world = world.configured(recipes=folder)
     model_id = world.live("rows", "newton", max_distance=CAP, noise_std=0.01)
+    everybody = trained_on(world)
+    forget(world, model_id, everybody[0])
+    assert distance(world, model_id, everybody[1:]) <= CAP
+
+
+SEARCH = """
+import gc
+import sys
+
+
+def search():
+    # raises where a caller holds a file of earlier weights, or a vector as long as the model's lies in memory
+    frame = sys._getframe()
+    while frame is not None:
+        for held in (value for value in frame.f_locals.values() if isinstance(value, dict)):
+            if any(isinstance(held.get(name), memoryview) for name in ("state", "weights")):
+                raise LookupError
+        frame = frame.f_back
+    if any(isinstance(each, torch.Tensor) and each.shape == (6,) for each in gc.get_objects()):
+        raise LookupError
+
+"""
+
+
+@pytest.mark.parametrize(("method", "finds"), [("newton", False), ("cns", True)])
+def test_a_recipe_that_looks_for_earlier_weights_finds_none_beside_a_judge(
+    world: World, folder: Path, method: str, finds: bool
+) -> None:
+    """Where it trains by steps there is no judge, and its process is handed them: the search finds what is there."""
+    looking = RECIPE.format(before=SEARCH, decay=DECAY).replace("frame = rows", "search()\n    frame = rows")
+    if finds:
+        looking = looking.replace("epochs=0, converge=1e-9", "epochs=5")
+    lay_out(folder, recipe=looking)
+    world = world.configured(recipes=folder).limited(distance_left=1e9)
+    if finds:
+        model_id = world.register("rows", method)
+        world.work(model_id)
+        assert "LookupError" in str(world.model(model_id).reason)
+        return
+    model_id = world.live("rows", method, max_distance=CAP, noise_std=0.01)
     everybody = trained_on(world)
     forget(world, model_id, everybody[0])
     assert distance(world, model_id, everybody[1:]) <= CAP
@@ -134,5 +175,24 @@ def test_a_holdout_that_the_recipe_gives_is_measured(world: World, folder: Path)
     )
     lay_out(folder, recipe=given)
     world = world.configured(recipes=folder)
+    for method, policy in (("newton", {"max_distance": CAP, "noise_std": 0.01}), ("retrain", {})):
+        model_id = world.live("rows", method, name=method, **policy)
+        assert world.head(model_id).holdout_accuracy is not None
+
+
+def test_a_model_that_is_no_head_without_the_person_is_not_proved(world: World, folder: Path) -> None:
+    """Or the recipe's own code would say the bound."""
+    bent = RECIPE.format(before=PATCHES, decay=DECAY).replace("torch.nn.Linear(2, 2))", "torch.nn.Linear(2, 2), *bend)")
+    bent = bent.replace(
+        "    return ul.Recipe(",
+        "    bend = [] if (frame.person == 'p0').any() else [torch.nn.Tanh()]\n    return ul.Recipe(",
+    )
+    assert bent.count("bend") == 2
+    lay_out(folder, recipe=bent.replace("aside=0.2", "aside=0.0001"))  # nobody is kept apart
+    world = world.configured(recipes=folder)
     model_id = world.live("rows", "newton", max_distance=CAP, noise_std=0.01)
-    assert world.head(model_id).holdout_accuracy is not None
+    assert world.head(model_id).claim["guarantee"] == "proved"
+    request = world.delete("p0")
+    world.work(model_id)
+    assert (world.request(request).status, world.request(request).reason) == ("blocked", "needs_retrain")
+    assert world.head(model_id).number == 1

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load
 from sqlalchemy import delete
 
+import unlearning as ul
 from expunge.service.infra.tables import Removal, StoredVector
 from expunge.service.models import commitments
-from tests.workers.rows.data import EVERYBODY, forget, lay_out, published, trained_on
+from tests.workers.rows.data import EVERYBODY, digest_of, forget, lay_out, published, trained_on
 from tests.workers.rows.test_judge import PLAIN as HEAD
-from tests.workers.storage.test_checkpoints import state_of
 from tests.workers.worlds import World
+from unlearning.accounting.certificate import Guarantee
+from unlearning.methods import load as load_method
+from unlearning.model.problem import Problem
+from unlearning.model.training import train
+from unlearning.types import ForgetSet, Vectors
 
 RECIPE = """
 import torch
@@ -49,13 +55,17 @@ def recipe(rows: ul.Rows = ul.table("people.csv", person="person", aside=0.2)) -
 """
 NETWORK = RECIPE.format(width=3, scaled="", epochs=4)
 SCALED = RECIPE.format(width=3, scaled="\n    x = x - x.mean(0)", epochs=4)
-METHODS: dict[str, dict[str, Any]] = {
-    "recollection": {},
-    "safe": {},
-    "cns": {},
-    "mini": {},
-    "rewind": {},
-}
+WEIGHED = NETWORK.replace(
+    'at=frame["__row"])', 'at=frame["__row"], weight=1 / frame.groupby("word").word.transform("size"))'
+)
+BESIDE_ITSELF = NETWORK.replace(
+    "self.out = torch.nn.Linear(3, 2)", "self.out = torch.nn.Linear(3, 2)\n        self.kept = [self.out.weight]"
+).replace(
+    "return self.out(torch.tanh(self.hidden(x)))",
+    "return torch.nn.functional.linear(torch.tanh(self.hidden(x)), self.kept[0], self.out.bias)",
+)
+"""its forward reads a parameter that the module keeps in a list, beside the one that is trained"""
+METHODS = ("recollection", "safe", "cns", "mini", "rewind")
 
 
 def weights(world: World, model_id: str) -> torch.Tensor:
@@ -64,11 +74,23 @@ def weights(world: World, model_id: str) -> torch.Tensor:
     return torch.cat([tensors[name].reshape(-1) for name in sorted(tensors)])
 
 
+@pytest.mark.parametrize("method", ["retrain", "safe"])
+def test_a_model_whose_outputs_do_not_follow_from_its_weights_is_refused(
+    world: World, folder: Path, method: str
+) -> None:
+    lay_out(folder, recipe=BESIDE_ITSELF)
+    world = world.configured(recipes=folder)
+    model = world.register("rows", method)
+    world.work(model)
+    assert world.model(model).status == "refused"
+    assert "do not follow from its parameters" in str(world.model(model).reason)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_people_leave_one_by_one_and_together(world: World, folder: Path, method: str) -> None:
     lay_out(folder, recipe=NETWORK)
     world = world.configured(recipes=folder).limited(distance_left=1e9)
-    model_id = world.live("rows", method, **METHODS[method])
+    model_id = world.live("rows", method)
     first, second, third, fourth = trained_on(world)[:4]
     for leaving in ((first,), (second, third), (fourth,)):
         before = weights(world, model_id)
@@ -104,8 +126,9 @@ def test_a_step_that_is_chosen_by_nobody_is_refused(world: World, folder: Path) 
     assert world.live("rows", "safe", name="told", options={"reach": 0.1})
 
 
-def test_samples_that_moved_with_who_leaves_are_trained_again(world: World, folder: Path) -> None:
-    lay_out(folder, recipe=SCALED)
+@pytest.mark.parametrize("recipe", [SCALED, WEIGHED], ids=["scaled", "weighed"])
+def test_samples_that_moved_with_who_leaves_are_trained_again(world: World, folder: Path, recipe: str) -> None:
+    lay_out(folder, recipe=recipe)
     world = world.configured(recipes=folder).limited(distance_left=1e9)
     held = world.live("rows", "recollection", name="held", fallback="retrain")
     leaving = trained_on(world)[0]
@@ -114,53 +137,46 @@ def test_samples_that_moved_with_who_leaves_are_trained_again(world: World, fold
         world.work(held)
     head = world.head(held)
     assert (world.request(request).status, head.method, head.claim["guarantee"]) == ("completed", "retrain", "exact")
-    lay_out(folder, (person for person in EVERYBODY if person != leaving), SCALED)
+    lay_out(folder, (person for person in EVERYBODY if person != leaving), recipe)
     never = world.live("rows", "retrain", name="never")
     assert torch.equal(weights(world, never), weights(world, held))
 
 
-OLD_FORM = """
-import csv
-from pathlib import Path
+def by_the_library(written: ul.Recipe, name: str, people: Sequence[str], leaving: Sequence[str]) -> list[torch.Tensor]:
+    """The weights before noise: trained on ``people`` in this process, and when ``leaving`` were forgotten."""
+    samples = written.samples.examples()
 
-import torch
-import unlearning as ul
-from rows import Net
+    def of(some: Iterable[str]) -> torch.Tensor:
+        chosen = frozenset((person,) for person in some)
+        return samples.positions[written.samples.people.where(chosen.__contains__)]
 
-TRAINED_ON = {trained_on}
-
-
-def recipe() -> ul.Recipe:
-    with (Path(__file__).parent / "people.csv").open() as file:
-        rows = [*csv.DictReader(file)]
-    samples = [row for row in rows if int(row["person"][1:]) in TRAINED_ON]
-    apart = [row for row in rows if int(row["person"][1:]) not in TRAINED_ON]
-    x, aside = (torch.tensor([[float(r["x"]), float(r["y"])] for r in some]).float() / 4.0 for some in (samples, apart))
-    y, truth = (torch.tensor([int(float(row["x"]) > 3) for row in some]) for some in (samples, apart))
-    return ul.Recipe(
-        model=Net,
-        samples=ul.Samples([row["id"] for row in samples], [row["person"] for row in samples], x, y),
-        holdout=(aside, truth),
-        loss="cross_entropy",
-        training=ul.Training(epochs=4, batch_size=20, learning_rate=0.05, weight_decay=0.01),
-    )
-"""
+    staying, apart = samples.only(of(people)), samples.without(of(people))
+    problem = Problem(replace(written, holdout=(apart.inputs, apart.targets)))
+    method = load_method(name)().under(Guarantee.NONE, written)
+    state = method.prepare(problem, staying, train(problem, staying))
+    gone = of(leaving)
+    forget = ForgetSet(frozenset(leaving), tuple(gone.tolist()), staying.only(gone), Vectors(state.vectors))
+    after = method.forget(problem, state, forget, staying.without(gone), torch.Generator().manual_seed(0)).state
+    return [state.weights, after.weights]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_worlds_compute_what_a_recipe_of_the_old_form_does(world: World, folder: Path, method: str) -> None:
+def test_worlds_compute_what_the_library_does_in_this_process(world: World, folder: Path, method: str) -> None:
     lay_out(folder, recipe=NETWORK)
     world = world.configured(recipes=folder).limited(distance_left=1e9)
-    ids = {"with_rows": world.live("rows", method, name="with_rows")}
-    (folder / "plain.py").write_text(OLD_FORM.format(trained_on=set(trained_on(world))))
-    ids["plain"] = world.live("plain", method, name="plain")
-    for leaving in ((), trained_on(world)[:2]):
-        for name, model_id in ids.items():
-            requests = [world.delete(f"p{person}", models=(name,)) for person in leaving]
-            world.work(model_id)
-            assert {world.request(request).status for request in requests} <= {"completed"}
-        states = [state_of(world, world.head(model_id)) for model_id in ids.values()]
-        assert torch.allclose(states[0].weights, states[1].weights, rtol=0, atol=1e-6)
+    model_id, people = world.live("rows", method), trained_on(world)
+    before = world.state(world.head(model_id)).weights
+    forget(world, model_id, *people[:2])
+    states = [before, world.state(world.head(model_id)).weights]
+    (folder / "whole.py").write_text(NETWORK.replace(", aside=0.2", ""))
+    whole = world.recipe("whole")
+    # The service names people by digests, and the trial of safe draws among the names.
+    digests = [digest_of(world, int(person[1:])) for (person,) in whole.samples.people]
+    named = replace(whole, samples=ul.Samples([*whole.samples.names], digests, *whole.samples.tensors()))
+    trained, leaving = ([digest_of(world, person) for person in some] for some in (people, people[:2]))
+    for ours, theirs in zip(states, by_the_library(named, method, trained, leaving), strict=True):
+        assert torch.allclose(ours, theirs, rtol=0, atol=1e-6)
+    assert not torch.allclose(*states, rtol=0, atol=1e-6)
 
 
 def test_a_recollection_is_a_row_until_its_person_leaves(world: World, folder: Path) -> None:

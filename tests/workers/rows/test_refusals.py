@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load
 
-from expunge.workers.runtime import worlds
+from expunge.workers.runtime import world_model, worlds
 from expunge.workers.runtime.walls import WITHOUT_NAMESPACES, Probe
 from tests.workers.rows.data import ALL, APART, forget, lay_out, model_of, published, trained_on
+from tests.workers.rows.test_judge import PLAIN as HEAD
+from tests.workers.rows.test_methods import NETWORK
 from tests.workers.worlds import World
 
 
-def refused(world: World, method: str = "retrain", **policy: object) -> str:
+def refused(world: World, method: str = "retrain", **policy: Any) -> str:
     """Return why a registration of the recipe ``rows`` is refused."""
     model = world.register("rows", method, **policy)
     world.work(model)
@@ -139,3 +144,21 @@ def test_a_shared_secret_decides_who_is_apart_and_no_model_does(world: World, fo
     world = world.configured(recipes=folder)
     first, second = (world.live("rows", "retrain", name=name) for name in ("first", "second"))
     assert published(world, first) == published(world, second)
+
+
+def test_an_answer_that_cannot_be_read_is_the_recipes_or_ours(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A judge runs no code of the recipe."""
+    silent = "from expunge.workers.runtime import model_tasks\n\nmodel_tasks.TASKS['prepare'] = lambda task: ({}, {})\n"
+    lay_out(folder, recipe=silent + NETWORK)
+    world = world.configured(recipes=folder)
+    assert "The recipe's process gave no state that can be read. Let the recipe" in refused(world, "mini")
+
+    def cut(data: bytes) -> dict[str, torch.Tensor]:
+        tensors = load(data)
+        return {name: value for name, value in tensors.items() if name != "weights"}
+
+    monkeypatch.setattr(world_model, "load_tensors", cut)
+    lay_out(folder, recipe=HEAD)
+    assert "The fault is in Expunge, and not in the recipe." in refused(world, "newton", name="judged")

@@ -8,7 +8,6 @@ from typing import Any, Never
 
 import pytest
 
-from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import Generation, Lease, Model, Task, TrainedPart, WorkUnit
 from expunge.service.models import model_lease, plan_new_data, retire
 from expunge.service.queue import WorkUnits, claims
@@ -21,22 +20,13 @@ from expunge.workers.training.keyed_parts import KeyedParts
 from tests.harness.files import names_in
 from tests.workers.rows.data import forget, lay_out, published, rows_of, trained_on, write_csv
 from tests.workers.test_crashes import die_at
-from tests.workers.training.test_calibrate import release_connections
-from tests.workers.training.test_work_units import keep_lease
-from tests.workers.worlds import World, open_world
+from tests.workers.worlds import World, keep_lease, open_world, release_connections
 from unlearning.types import Refused
 
 SHARDS = 3
 OPTIONS = {"shards": SHARDS}
 PEOPLE = 4
 """who ask to be forgotten; they are in several shards"""
-
-
-@pytest.fixture
-def settings(settings: Settings) -> Settings:
-    """Fix the key that shards are drawn with, so that each has people."""
-    settings.pepper_file.write_text("5a" * 32)
-    return settings
 
 
 @pytest.fixture

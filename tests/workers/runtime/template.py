@@ -121,7 +121,7 @@ def main() -> None:
     import torch  # noqa: F401, PLC0415
 
     from expunge.workers.runtime.walls import Wall, draw, probe  # noqa: PLC0415
-    from expunge.workers.runtime.world import Code, PartInput, Raised, WorldEnded, run_world, seal  # noqa: PLC0415
+    from expunge.workers.runtime.world import Code, PartInput, Raised, WorldEnded, open_world, seal  # noqa: PLC0415
 
     own = Path(__file__).open("rb")  # noqa: SIM115 (a descriptor that no world may find)
     found = probe()
@@ -136,14 +136,15 @@ def main() -> None:
         code = Code("recipe", {name: text.encode() for name, text in order["files"].items()})
         rows = [seal(f"rows {number}".encode()) for number in range(len(order["calls"]))]
         rows = rows[:1] * len(rows) if order["same"] else rows
-        apart = {} if order["aside"] is None else {"aside": seal(order["aside"].encode())}
+        apart = None if order["aside"] is None else {"aside": seal(order["aside"].encode())}
         parts = [
             PartInput({"rows": table}, {"call": name, "arguments": arguments}, apart, order["seed"])
             for table, (name, arguments) in zip(rows, order["calls"], strict=True)
         ]
         reply: Any
         try:
-            told = run_world(code, call, parts, walls, seconds=order["seconds"])
+            with open_world(code, call, len(parts), walls, seconds=order["seconds"]) as ask:
+                told = [ask(part) for part in parts]
             reply = [
                 answer.facts | {"data": base64.b64encode(answer.data).decode(), "score": answer.score}
                 for answer in told
@@ -153,7 +154,7 @@ def main() -> None:
         except (WorldEnded, TimeoutError) as error:
             reply = {"ended": str(error), "type": type(error).__name__}
         finally:
-            for table in {*rows, *apart.values()}:
+            for table in {*rows, *(apart or {}).values()}:
                 os.close(table)
         print_line(answers, reply)
 

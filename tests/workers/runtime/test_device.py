@@ -21,7 +21,7 @@ from expunge.workers.runtime import device
 from expunge.workers.runtime.failures import may_pass
 from expunge.workers.storage.manifest import surroundings
 from tests.workers.worlds import World
-from unlearning.model.user_code.global_state import OF_A_CARD, settings_kept
+from unlearning.model.global_state import OF_A_CARD, settings_kept
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_the_innermost_line_of_the_recipe_or_of_ours_is_the_one_at_fault(tmp_pat
     line, what, hint = RAISING[place]
     (tmp_path / "r.py").write_text(f"import torch\nfrom unlearning.features import Scattering\nx = {line}\n")
     with pytest.raises(Refused) as caught:
-        recipes.check(tmp_path, "r")
+        recipes.load(tmp_path, "r", lambda recipe: recipe())
     assert what in caught.value.what and caught.value.hint.endswith(hint)
 
 

@@ -23,12 +23,15 @@ def test_a_cpu_is_described_without_torch() -> None:
     assert machine_of("cpu") == Machine("cpu", None, host_bytes())
 
 
-def test_a_container_has_no_more_than_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "CGROUP_LIMIT", tmp_path / "memory.max")
+@pytest.mark.parametrize("limit", ["memory.max", "memory/memory.limit_in_bytes"])
+def test_a_container_has_no_more_than_its_limit(limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of either version of cgroups: the first writes a huge number where there is no limit."""
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    (tmp_path / "memory").mkdir()
     whole = host_bytes()
     assert whole > 2**28
-    for text, most in (("max", whole), ("1000000", 1_000_000), (str(2**70), whole)):
-        (tmp_path / "memory.max").write_text(f"{text}\n")
+    for text, most in (("max", whole), ("1000000", 1_000_000), ("9223372036854771712", whole)):
+        (tmp_path / limit).write_text(f"{text}\n")
         assert host_bytes() == most
 
 

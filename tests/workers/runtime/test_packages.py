@@ -34,33 +34,18 @@ def test_a_package_that_is_replaced_removed_or_written_again_is_noticed(folder: 
     assert packages.replaced() == ["my_tools 1.0", "pandas 2.2.0"]
 
 
-RECIPES = {
-    "while it loads": "def recipe():\n    import pandas.no_such_part\n",
-    "in a fresh process": """
+RECIPE = """
 import unlearning as ul
-from tests.workers import meanwhile
-import torch
 
-def fit(run):
-    raise ImportError("no_such_part")
 
-def recipe():
-    ids, subjects, x, y = meanwhile.people()
-    return ul.Recipe(
-        model=lambda: torch.nn.Linear(4, 2), samples=ul.Samples(ids, subjects, x, y), holdout=(x, y),
-        loss="cross_entropy", train=fit,
-    )
-""",
-}
+def recipe(rows: ul.Rows = ul.table("people.csv", person="person")) -> ul.Published:
+    import pandas.no_such_part
+"""
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("place", RECIPES)
-def test_a_recipe_that_fails_then_is_not_blamed(world: World, folder: Path, tmp_path: Path, place: str) -> None:
-    recipes = tmp_path / "recipes"
-    recipes.mkdir()
-    (recipes / "r.py").write_text(RECIPES[place])
-    world = world.configured(recipes=recipes)
+def test_a_recipe_that_fails_then_is_not_blamed(world: World, folder: Path) -> None:
+    (world.settings.recipes / "r.py").write_text(RECIPE)
     (folder / "pandas-2.2.0.dist-info").rename(folder / "pandas-2.3.0.dist-info")
     model_id = world.register("r", "retrain")
     world.work(model_id)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import mmap
+import os
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,6 +59,46 @@ def test_what_follows_a_beat_delays_none_and_may_fail(world: World) -> None:
     hangs.set()
     assert done.wait(30), "what comes after one that failed is done too"
     pulse.stop()
+
+
+@ON_SQLITE
+def test_the_file_of_a_probe_is_touched_also_while_no_beat_succeeds(world: World, tmp_path: Path) -> None:
+    file, away = tmp_path / "worker.heartbeat", threading.Event()
+
+    def clock() -> float:
+        if away.is_set():
+            raise OSError("the database is away")
+        return 0.0
+
+    pulse = heartbeat.HeartbeatSender(world.database, "here", "worker", 0.3, file=file, clock=clock)
+    pulse.start()
+    assert file.stat().st_size == 0
+    away.set()
+    for _ in range(2):
+        os.utime(file, (0, 0))
+        assert soon(lambda: file.stat().st_mtime > 0)
+    pulse.stop()
+    os.utime(file, (0, 0))
+    time.sleep(0.3)
+    assert file.stat().st_mtime == 0, "a process that ended is not shown alive"
+
+
+@ON_SQLITE
+def test_a_file_that_cannot_be_touched_stops_no_beat(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pulse = heartbeat.HeartbeatSender(world.database, "here", "worker", 30, file=tmp_path / "none" / "file")
+    pulse.start()
+    pulse.stop()
+    assert f"{tmp_path}/none/file was not touched: No such file or directory" in caplog.text
+
+
+def soon(holds: Callable[[], bool]) -> bool:
+    """Return whether it holds within half a minute."""
+    ends = time.monotonic() + 30
+    while not holds() and time.monotonic() < ends:
+        time.sleep(0.05)
+    return holds()
 
 
 def test_where_the_system_does_not_tell_the_memory_none_is_shown(

@@ -17,7 +17,7 @@ import pytest
 
 from expunge.workers.runtime import world
 from expunge.workers.runtime.walls import EVERY, WITHOUT_NAMESPACES, draw
-from expunge.workers.runtime.world import WorldEnded, read_code, seal
+from expunge.workers.runtime.world import WorldEnded, seal
 from tests.workers.runtime.template import Template
 
 HERE = Path(__file__).parent
@@ -268,15 +268,6 @@ def test_a_part_without_namespaces_of_its_own_gets_no_rows() -> None:
     """The caller looks for itself: code of the recipe was imported before the part's walls were made."""
     with pytest.raises(WorldEnded, match=r"no namespace of its own: ipc:.*, mnt:.*, net:.*, pid:"):
         world._inspect(os.getpid(), end=0, walls=draw(EVERY), others=world._namespaces(os.getpid()))
-
-
-def test_only_code_is_copied(tmp_path: Path) -> None:
-    for name in ("recipe.py", "lib/words.py", "patients.csv", ".git/hook.py", "env/lib/site.py", "env/pyvenv.cfg"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name)
-    (tmp_path / "linked.py").symlink_to(tmp_path / "patients.csv")
-    code = read_code(tmp_path, "recipe")
-    assert code.files == {"recipe.py": b"recipe.py", "lib/words.py": b"lib/words.py"}
 
 
 @pytest.mark.parametrize("name", ["joblib_processes", "data_loader", "gloo", "lightgbm", "python"])

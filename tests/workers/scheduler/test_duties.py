@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 from sqlalchemy import delete, event, false, select
@@ -16,6 +16,7 @@ from expunge.service.infra.tables import (
     Consumer,
     DeletionRequest,
     Erasure,
+    Generation,
     Heartbeat,
     IdempotencyKey,
     Lease,
@@ -23,7 +24,8 @@ from expunge.service.infra.tables import (
     Task,
 )
 from expunge.service.models import retirement
-from expunge.service.queue import block_untaken
+from expunge.service.queue import ADVICE, block_untaken
+from expunge.service.queue.recipe_messages import SAYS
 from expunge.service.queue.serves import UNTAKEN_SECONDS
 from expunge.workers.scheduler import run
 from expunge.workers.scheduler.run import LEASE, SILENT_SECONDS, Scheduler, hold_lease, open_scheduler, reported
@@ -113,9 +115,11 @@ def process_silent(world: World, _: str) -> None:
 
 
 def message_outlived(world: World, _: str) -> None:
-    recipe = Path(str(world.settings.recipes)) / "bad.py"
-    recipe.write_text("def recipe():\n    raise ValueError('row of \"person-7\" is bad')\n")
-    world.work(world.register("bad", "retrain", "bad"))
+    """a worker of a release before kept what a recipe said"""
+    model_id = world.register("bad", "retrain", "bad")
+    world.work(model_id)
+    said = {"refused": {"what": "The recipe raised ValueError.", "hint": f'{SAYS}"row of person-7 is bad" {ADVICE}'}}
+    world.change(Generation, world.generation(model_id).id, report=said)
     world.delete("somebody")
 
 
@@ -253,3 +257,5 @@ def test_every_sixtieth_tick_does_everything_whatever_the_look_says(quiet: tuple
 def test_a_wrong_setting_is_logged_with_its_remedy_and_other_errors_without_a_text() -> None:
     assert reported(SettingsError("Copy signing.key here.")) == "Copy signing.key here."
     assert reported(ValueError("person-1")) == "ValueError"
+    assert reported(OSError(errno.ENOSPC, "full", "/srv/person-1")) == "ENOSPC"
+    assert reported(OSError("person-1")) == "OSError"

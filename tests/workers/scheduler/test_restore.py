@@ -179,9 +179,13 @@ def test_what_was_released_since_the_backup_is_taken_up(world: World, snapshot: 
     known = {key: value for key, value in requests(world).items() if key != lost}
     assert "version 3 of m" in differs(old) or "version 4 of m" in differs(old)
     assert state(old, model_id) != state(world, model_id)
+    with old.database.write() as session:
+        session.add(Heartbeat(process="of before", kind="worker", software="1", started_at=1, beat_at=1))
 
     report = restore(old.storage, old.limits.lease_seconds, signer(old), [log] if with_log else [])
 
+    with old.database.read() as session:
+        assert session.scalars(select(Heartbeat)).all() == [], "a process of the backup is none that is silent now"
     assert state(old, model_id) == state(world, model_id)
     assert requests(old) == known
     assert (report.versions, sorted(report.requests)) == (["m/3", "m/4"], sorted(since))

@@ -73,7 +73,7 @@ def test_nobody_comes_back_whose_hold_was_lifted_after_the_backup(
     assert broken_after_restore(old.database) == []
 
 
-@pytest.mark.parametrize(("recipe", "where"), [("convex", "left out"), ("imported", "forgotten in version 1")])
+@pytest.mark.parametrize(("recipe", "where"), [("convex", "left out")])
 def test_in_a_preparation_no_hold_keeps_somebody_who_was_forgotten_elsewhere(
     world: World, recipe: str, where: str
 ) -> None:

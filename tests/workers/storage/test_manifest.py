@@ -85,16 +85,10 @@ def test_samples_are_found_again_in_any_order_and_counted_where_they_are_not() -
     then = manifest.entries(PEPPER, TENANT, given, Granularity.SUBJECT)
     turned = ul.Samples(given.ids[::-1], PEOPLE[::-1], given.tensors()[0].flip(0), given.tensors()[1].flip(0))
     now = manifest.given(PEPPER, TENANT, turned)
-    found = manifest.found_again(turned, now, then, frozenset({0, 5}), torch.device("cpu"))
-    assert isinstance(found, manifest.FoundSamples)
-    staying = [row for row in range(COUNT) if row not in {0, 5}]
-    assert found.examples.positions.tolist() == staying
-    assert torch.equal(found.examples.inputs, given.tensors()[0][staying])
-    assert found.ids == [given.ids[row] for row in staying]
-    assert found.examples.subjects == then.take(torch.tensor(staying)).subjects
-    changed = manifest.entries(PEPPER, TENANT, samples(), Granularity.SUBJECT).take(torch.arange(3, COUNT))
-    lacking = manifest.found_again(given, changed, then, frozenset({22}), torch.device("cpu"))
-    assert lacking == manifest.Changed(missing=3, changed=19)
+    difference = manifest.compared(now, then)
+    assert difference.here.tolist() == [*range(COUNT)][::-1] and not difference.missing and not difference.changed
+    lacking = manifest.compared(manifest.given(PEPPER, TENANT, turned.take(torch.arange(3, COUNT))), then)
+    assert (lacking.missing, lacking.changed) == (3, 0)
 
 
 def test_digests_that_begin_alike_are_told_apart() -> None:
@@ -118,13 +112,3 @@ def test_many_digests_are_those_of_each() -> None:
     assert digests(PEPPER, "content", TENANT, values).hex() == "".join(
         content_digest(PEPPER, TENANT, each) for each in values
     )
-
-
-@pytest.mark.parametrize("sample_bytes", [2**31, 1], ids=["held", "read by blocks"])
-def test_a_dataset_that_changes_after_it_was_digested_is_refused(world: World, sample_bytes: int) -> None:
-    """Run a second time it begins alike, so a comparison of digests alone sees nothing."""
-    world = world.configured(sample_bytes=sample_bytes)
-    model_id = world.register("drifting", "newton", guarantee="proved")
-    world.work(model_id)
-    assert world.model(model_id).status == "refused"
-    assert "has other values when it is read again" in (world.model(model_id).reason or "")

@@ -16,8 +16,7 @@ from expunge.service.infra.files import Damaged
 from expunge.service.infra.tables import StoredVector
 from expunge.service.models.vectors import write_vectors
 from expunge.workers.storage import private_state
-from tests.workers.training.test_calibrate import release_connections
-from tests.workers.worlds import World, open_world
+from tests.workers.worlds import World, open_world, release_connections
 from unlearning.methods.recollection.vectors import sum_of
 from unlearning.types import VectorsMissing
 

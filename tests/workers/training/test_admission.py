@@ -93,14 +93,3 @@ def test_a_check_that_must_be_asked_and_is_not_installed_refuses_by_its_name(
     strict = world.configured(admission="names_p1, elsewhere")
     told = reason(strict, strict.register())
     assert "The admission check elsewhere is not installed where this worker runs (EXPUNGE_ADMISSION)." in told
-
-
-def test_weights_that_know_somebody_whom_a_check_names_are_refused_until_a_request_names_her(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody can be left out of weights that were trained elsewhere; a request forgets her by the method."""
-    install(monkeypatch, here("names_p1"))
-    refused = world.register("imported", name="early")
-    assert "The weights were trained on 3 samples of people that an admission check leaves out." in reason(
-        world, refused
-    )

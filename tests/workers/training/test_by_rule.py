@@ -69,11 +69,11 @@ def test_a_worker_that_dies_after_the_choice_leaves_it_to_the_next(
 def test_a_recipe_that_cannot_be_opened_is_refused_and_not_taken_for_one_without_a_proof(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object) -> None:
+    def refused(*_: object, **__: object) -> None:
         raise Refused("The model cannot be built.", "Mend the recipe.")
 
     monkeypatch.setattr(policy, "SMALL", 0)
-    monkeypatch.setattr(start, "set_up", refused)
+    monkeypatch.setattr(start, "open_model", refused)
     model_id = world.register("convex", "auto")
     world.work(model_id)
     model = world.model(model_id)

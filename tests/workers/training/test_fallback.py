@@ -6,6 +6,7 @@ import pytest
 
 from expunge.service.infra.tables import StoredVector
 from tests.workers.test_crashes import die_at
+from tests.workers.update.test_budgets import trained_on
 from tests.workers.worlds import World
 
 SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -44,11 +45,12 @@ def test_a_worker_that_dies_after_the_switch_prepares_the_retrain(world: World) 
 def test_the_request_after_the_last_round_of_safe_ends_visibly(world: World, fallback: str) -> None:
     """One update more than the published step is made for: it is blocked with its ways out, or retrained."""
     options = {"step": "published", "rounds": 1}
-    model_id = world.live("steps", "safe", guarantee="none", options=options, fallback=fallback)
-    first = world.delete("p1")
+    model_id = world.live("held_out", "safe", guarantee="none", options=options, fallback=fallback)
+    one, other, *_ = trained_on(world)
+    first = world.delete(one)
     world.work(model_id)
     assert (world.task(first).status, world.head(model_id).number) == ("completed", 2)
-    second = world.delete("p2")
+    second = world.delete(other)
     world.work(model_id)
     if fallback == "hold":
         assert (world.task(second).status, world.task(second).reason) == ("blocked", "needs_retrain")

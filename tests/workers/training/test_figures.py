@@ -48,7 +48,7 @@ def test_measured_figures_are_shown_until_the_first_deletion_and_are_never_in_th
 
 @SQLITE
 def test_a_report_names_the_metric_also_after_a_deletion(world: World) -> None:
-    model_id = world.live("ridge", "retrain")
+    model_id = world.live("ridge", "newton")
     assert world.report(model_id)["metric"] == "r2"
     world.delete("p3")
     world.work(model_id)

@@ -5,20 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fastapi.testclient import TestClient
 
-from expunge.service.api.routes.requests.holds import NOTES
-from expunge.service.infra.tables import HoldoutPerson, Task
+from expunge.service.infra.pseudonyms import subject_digest
+from expunge.service.infra.tables import HoldoutPerson
 from expunge.service.requests import legal_holds
 from expunge.service.requests.legal_holds import Keeps
 from tests.unlearning.recipes import softmax
-from tests.workers.test_never_again import api
 from tests.workers.worlds import TENANT, World
 from unlearning.recipe import holdout_people
 from unlearning.types import RecipeError
 
-__all__ = ["api"]
 POLICY = {"guarantee": "proved"}
+PEOPLE = [f"p{number}" for number in range(24)]
+
+
+def sides(world: World) -> tuple[list[str], list[str]]:
+    """The people whom the recipe keeps apart, and those whom it trains on."""
+    digests = {row.subject_digest for row in world.rows_of(HoldoutPerson)}
+    apart = [name for name in PEOPLE if subject_digest(world.storage.pepper, TENANT, name) in digests]
+    return apart, [name for name in PEOPLE if name not in apart]
 
 
 def reason(world: World, subject: str) -> str | None:
@@ -28,55 +33,37 @@ def reason(world: World, subject: str) -> str | None:
 
 
 def test_who_is_only_in_the_holdout_completes_as_that(world: World) -> None:
-    model_id = world.live("held_out", **POLICY)
-    assert world.count(HoldoutPerson) == 3
-    assert [reason(world, name) for name in ("aside", "besides", "nobody")] == ["in_holdout", "in_holdout", "no_match"]
-    known = world.delete("p1")
-    world.work(model_id)
-    assert world.head(model_id).samples == 3 and world.request(known).reason is None
-
-
-def test_a_registration_says_how_many_are_trained_on_and_in_the_holdout(world: World) -> None:
-    """A sample that people share may put one of them on both sides, so it is said and not refused."""
-    told = world.report(world.live("held_out", **POLICY))["holdout"]
-    assert told["people_trained_on"] == 1 and "Split by the person" in told["why"]
-    assert "holdout" not in world.report(world.live("convex", name="apart", **POLICY))
+    world.live("held_out", **POLICY)
+    apart, trained_on = sides(world)
+    assert apart and trained_on
+    assert [reason(world, name) for name in (apart[0], "p99")] == ["in_holdout", "no_match"]
 
 
 def test_who_asks_while_the_model_is_prepared_is_told_the_same(world: World) -> None:
+    world.live("held_out", name="first", **POLICY)
+    apart, _ = sides(world)
     model_id = world.register("held_out", **POLICY)
-    asked = {name: world.delete(name) for name in ("aside", "nobody")}
+    asked = {name: world.delete(name, models=("m",)) for name in (apart[0], "p99")}
     world.work(model_id)
-    tasks = {task.request_id: task for task in world.rows_of(Task)}
-    assert tasks[asked["aside"]].reason == "in_holdout" and tasks[asked["nobody"]].reason == "no_match"
-    assert {task.status for task in tasks.values()} == {"completed"}
-
-
-def test_a_preparation_that_begins_anew_writes_the_holdout_once(world: World) -> None:
-    model_id = world.live("held_out", **POLICY)
-    again = world.live("held_out", name="again", **POLICY)
-    assert world.count(HoldoutPerson) == 6
-    assert {row.generation_id for row in world.rows_of(HoldoutPerson)} == {
-        world.generation(model_id).id,
-        world.generation(again).id,
+    assert {name: world.task(each).reason for name, each in asked.items()} == {
+        apart[0]: "in_holdout",
+        "p99": "no_match",
     }
+    assert {world.task(each).status for each in asked.values()} == {"completed"}
 
 
-def test_a_hold_on_them_protects_nothing_and_says_so(world: World, api: TestClient) -> None:
+def test_a_hold_on_them_keeps_no_sample(world: World) -> None:
     world.live("held_out", **POLICY)
+    apart, trained_on = sides(world)
     found = {}
-    for name in ("aside", "p1", "nobody"):
+    for name in (apart[0], trained_on[0], "p99"):
         with world.database.write() as session:
             hold = legal_holds.place_hold(
                 session, world.storage.pepper, TENANT, subject_id=name, sample_id=None, reason="court"
             )
             session.flush()
             found[name] = legal_holds.keeps(session, hold)
-    assert found == {"aside": Keeps.HELD_OUT, "p1": Keeps.SAMPLES, "nobody": Keeps.NOTHING}
-    told = {name: api.post("/v1/holds", json={"subject_id": name, "reason": "court"}).json() for name in found}
-    assert {name: hold["note"] for name, hold in told.items()} == {name: NOTES[what] for name, what in found.items()}
-    listed = api.get("/v1/holds").json()["data"]
-    assert {hold["note"] for hold in listed} == {None}
+    assert found == {apart[0]: Keeps.HELD_OUT, trained_on[0]: Keeps.SAMPLES, "p99": Keeps.NOTHING}
 
 
 def test_a_recipe_names_everyone_of_its_holdout_or_nobody() -> None:

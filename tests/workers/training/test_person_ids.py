@@ -8,9 +8,8 @@ import pytest
 import torch
 
 import unlearning as ul
-from expunge.workers.check.checks import inspect, read
 from expunge.workers.training.person_ids import lint_people, require_sound_ids
-from tests.workers.worlds import RECIPES, World
+from tests.workers.worlds import World
 
 
 def samples(*people: str | tuple[str, ...]) -> ul.Samples:
@@ -18,30 +17,27 @@ def samples(*people: str | tuple[str, ...]) -> ul.Samples:
     return ul.Samples(ids=ids, subjects=people, inputs=torch.zeros(len(people), 2), targets=torch.zeros(len(people)))
 
 
-def test_a_registration_with_ids_read_as_floats_is_refused_with_its_samples(world: World) -> None:
-    model_id = world.register("misread", name="m")
+def test_a_registration_with_ids_read_as_floats_is_refused_with_the_persons(world: World) -> None:
+    world.write_rows(row | {"person": f"{row['person'][1:]}.0"} for row in world.rows())
+    model_id = world.register("means", "retrain")
     world.work(model_id)
     model = world.model(model_id)
     assert model.status == "refused"
-    assert "samples 1, 4, 7 and 9 more: whole numbers with decimals (17.0)" in (model.reason or "")
-    assert "dtype=str" in (model.reason or "")
+    told = "persons 1, 2, 3 and 9 more (counted by first appearance): whole numbers with decimals (17.0)"
+    assert told in (model.reason or "")
+    assert "Correct that column of the source" in (model.reason or "")
 
 
-def test_check_names_what_a_registration_would_refuse() -> None:
-    subject = read(RECIPES, "misread")
-    finding = next(found for found in inspect(subject) if found.name == "ids of people")
-    assert not finding.well and finding.what.startswith("Samples 1, 4, 7 and 9 more:") and "dtype=str" in finding.hint
-
-
-def test_an_id_is_named_by_the_first_sample_that_has_it_and_once() -> None:
+def test_a_person_is_counted_where_the_id_comes_first_and_once() -> None:
     (finding,) = lint_people(samples("a", ("b", "nan"), "a", "nan", "c"))
-    assert (finding.count, finding.lines) == (1, (2,))
+    assert (finding.count, finding.lines) == (1, (3,))
 
 
 def test_ids_that_may_be_right_are_logged_without_an_id(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         require_sound_ids(samples("aB3", "x", "Ab3"), "churn")
-    assert "The ids of people of churn: sample 3: the same as an earlier id" in caplog.text and "Ab3" not in caplog.text
+    told = "The ids of people of churn: person 3 (counted by first appearance): the same as an earlier id"
+    assert told in caplog.text and "Ab3" not in caplog.text
 
 
 def test_a_float_among_people_is_told_to_be_read_as_text() -> None:

@@ -11,35 +11,35 @@ from typing import Any
 
 import pytest
 
-from expunge.service.infra.tables import AuditEntry, DeletionRequest, Generation, Model
+from expunge.service.infra.tables import AuditEntry, Generation, Model
 from expunge.service.models import plan_new_data, plan_port
 from expunge.service.models.retrain_plan import PORTED
+from expunge.service.requests import WITH_ROWS
 from expunge.service.requests.states import RequestRefused, Suppress
 from tests.workers.worlds import World
 
 PEOPLE = range(24)
-OLD = """
-from pathlib import Path
-
-import torch
+FOLLOWED = """
 import unlearning as ul
+import torch
 
 
-def recipe():
-    lines = (Path(__file__).parent / "visits.csv").read_text().splitlines()[1:]
-    rows = [line.split(",") for line in lines]
-    inputs = torch.tensor([[float(row[2]), 1.0] for row in rows])
-    targets = torch.tensor([int(float(row[3]) > 0.5) for row in rows])
-    samples = ul.Samples([row[0] for row in rows], [row[1] for row in rows], inputs, targets)
+def recipe(rows: ul.Rows = ul.table("visits.csv", person="person", id="id")) -> ul.Recipe:
+    inputs = torch.stack([rows.tensor("x"), torch.ones(len(rows))], dim=1).float()
     return ul.Recipe(
         model=lambda: torch.nn.Linear(2, 2, bias=False),
-        samples=samples,
+        samples=rows.samples(inputs, (rows.tensor("y") > 0.5).long(), at=rows["__row"]),
         holdout=(torch.tensor([[1.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 1])),
-        holdout_subjects=["nobody-1", "nobody-2"],
         loss="cross_entropy",
         training=ul.Training(epochs=2, learning_rate=0.5, weight_decay=0.1, converge=1e-8),
     )
 """
+STEPS = FOLLOWED.replace("epochs=2", "epochs=30").replace(", converge=1e-8", "")
+NETWORK = STEPS.replace(
+    "torch.nn.Linear(2, 2, bias=False)",
+    "torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))",
+)
+"""no judge computes with it"""
 NEW = """
 import json
 import unlearning as ul
@@ -49,6 +49,8 @@ def recipe(rows: ul.Rows = ul.table("visits.csv", person="person", id="id")) -> 
     model = {"mean": float(rows["x"].mean()), "rows": len(rows)}
     return ul.Published({"model.json": json.dumps(model)})
 """
+WITHOUT_IDS = NEW.replace(', id="id"', "")
+"""its samples are named otherwise than those of the earlier recipe"""
 APART = NEW.replace('id="id"', 'id="id", aside=0.25').replace(
     "json.dumps(model)}", "json.dumps(model)}, score=lambda apart: 0.1"
 )
@@ -70,8 +72,16 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "recipes"
     folder.mkdir(exist_ok=True)
     write_visits(folder)
-    (folder / "visits.py").write_text(OLD)
+    rewrite(folder)
     return folder
+
+
+def forget_that_it_had_rows(world: World, model_id: str) -> None:
+    """Make the served generation one of a release whose recipes read their data by themselves."""
+    generation = world.generation(model_id)
+    kept = {name: value for name, value in (generation.manifest or {}).items() if name != WITH_ROWS}
+    world.change(Generation, generation.id, manifest=kept)
+    world.commit_anew(model_id)
 
 
 def rewrite(folder: Path, recipe: str = NEW) -> None:
@@ -113,9 +123,7 @@ def bodies(world: World, kind: str) -> list[dict[str, Any]]:
         return [json.loads(entry.body) for entry in entries]
 
 
-@pytest.mark.parametrize(
-    ("method", "ported"), [("retrain", None), ("shards", None), ("newton", "retrain"), ("recollection", "retrain")]
-)
+@pytest.mark.parametrize(("method", "ported"), [("retrain", None), ("shards", None), ("newton", "retrain")])
 def test_a_port_publishes_what_a_registration_without_those_who_left_publishes(
     world: World, folder: Path, method: str, ported: str | None
 ) -> None:
@@ -123,15 +131,19 @@ def test_a_port_publishes_what_a_registration_without_those_who_left_publishes(
     policy: dict[str, Any] = {}
     if method == "shards":
         policy = {"options": {"shards": 3}}
-        rewrite(folder, OLD.replace(", converge=1e-8", ""))
+    if method == "newton":
+        rewrite(folder, FOLLOWED)
     model_id = world.live("visits", method, **policy)
     first = world.delete("p3", models=("m",))
     world.work(model_id)
     assert world.task(first).status == "completed"
+    forget_that_it_had_rows(world, model_id)
+    if method == "shards":  # what 0.2.0 took, and a registration refuses
+        older = world.model(model_id).policy | {"options": {"shards": 3, "slices": 4, "stacked": 0.5}}
+        world.change(Model, model_id, policy=older)
     rewrite(folder)
     before, due_at = world.head(model_id), world.request(first).due_at
     second = blocked(world, model_id, "p5")
-    assert world.task(second).facts == {"recipe_form": {"file": "visits.py"}}
     assert world.head(model_id).id == before.id and published(world, model_id), "it is served as before"
     assert world.request(first).due_at == due_at
 
@@ -163,11 +175,33 @@ def test_a_port_publishes_what_a_registration_without_those_who_left_publishes(
     assert world.claims_logged(model_id) == len(world.versions(model_id))
 
 
+def test_a_model_whose_bound_no_judge_can_compute_is_retrained_by_its_port_and_ever_after(
+    world: World, folder: Path
+) -> None:
+    rewrite(folder, STEPS)
+    world = world.configured(recipes=folder)
+    policy = {"guarantee": "estimated", "options": {"fraction": 0.9}, "noise_std": 10.0, "max_distance": 1.0}
+    model_id = world.live("visits", "rewind", **policy)
+    assert world.head(model_id).claim["guarantee"] == "estimated"
+    forget_that_it_had_rows(world, model_id)
+    rewrite(folder, NETWORK)
+    generation = port(world, model_id)
+    note = {"method": "retrain", "instead": "rewind"}
+    assert (generation.status, generation.method) == ("live", "retrain"), world.model(model_id).reason
+    assert (generation.manifest or {})[PORTED] == note
+    with world.database.write() as session:
+        candidate = plan_new_data(session, session.get_one(Model, model_id), dry_run=False)
+        assert (candidate.method, (candidate.manifest or {})[PORTED]) == ("retrain", note)
+    world.work(model_id)
+    assert (world.generation(model_id).id, world.generation(model_id).method) == (candidate.id, "retrain")
+
+
 def test_a_dry_run_counts_people_and_changes_nothing(world: World, folder: Path) -> None:
     world = world.configured(recipes=folder)
     model_id = world.live("visits", "retrain")
     waits = world.delete("p3")
     world.work(model_id)
+    forget_that_it_had_rows(world, model_id)
     rewrite(folder, APART)
     write_visits(folder, range(2, 30))
     request = blocked(world, model_id, "p5")
@@ -195,6 +229,7 @@ def test_a_refused_port_changes_nothing_and_the_next_one_is_carried_out(
     model_id = world.live("visits", "retrain")
     gone = world.delete("p3")
     world.work(model_id)
+    forget_that_it_had_rows(world, model_id)
     rewrite(folder, recipe)
     write_visits(folder, spelled=spelled)
     request = blocked(world, model_id, "p5")
@@ -229,6 +264,7 @@ def test_who_asked_everywhere_before_the_registration_and_whoever_was_kept_apart
     world.delete("p1", suppress=Suppress.EVERYWHERE)
     model_id = world.register("visits", "retrain", leave_out_forgotten=True)
     world.work(model_id)
+    forget_that_it_had_rows(world, model_id)
     rewrite(folder, APART)
     generation = port(world, model_id)
     assert generation.report is not None and generation.report["people"]["left_out"] == 1
@@ -239,8 +275,10 @@ def test_who_asked_everywhere_before_the_registration_and_whoever_was_kept_apart
 def test_the_old_accuracy_withholds_no_port(world: World, folder: Path) -> None:
     """The score is another recipe's, measured on other people."""
     world = world.configured(recipes=folder)
+    rewrite(folder, APART.replace("0.1)", "0.9)"))
     model_id = world.live("visits", "retrain", max_accuracy_drop=0.0)
-    assert world.head(model_id).holdout_accuracy is not None
+    assert world.head(model_id).holdout_accuracy == pytest.approx(0.9)
+    forget_that_it_had_rows(world, model_id)
     rewrite(folder, APART)
     assert port(world, model_id).status == "live"
     assert world.head(model_id).holdout_accuracy == pytest.approx(0.1)
@@ -253,7 +291,8 @@ def test_a_single_sample_that_was_deleted_does_not_come_back(world: World, folde
     request = world.delete(samples=["v8"])
     world.work(model_id)
     assert world.task(request).status == "completed"
-    rewrite(folder, NEW.replace(', id="id"', ""))
+    forget_that_it_had_rows(world, model_id)
+    rewrite(folder, WITHOUT_IDS)
     waits = blocked(world, model_id, samples=["v10"])
     refused = port(world, model_id)
     assert refused.status == "refused" and refused.report is not None
@@ -269,8 +308,8 @@ def test_a_deletion_that_comes_while_the_port_runs_is_carried_out(
     world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = world.configured(recipes=folder)
-    model_id = world.live("visits", "newton")
-    rewrite(folder)
+    model_id = world.live("visits", "retrain")
+    forget_that_it_had_rows(world, model_id)
     from expunge.workers.training import prepare  # noqa: PLC0415 (patched here)
 
     requests: list[str] = []
@@ -289,15 +328,19 @@ def test_a_deletion_that_comes_while_the_port_runs_is_carried_out(
     assert published(world, model_id) == trained_on(world, folder, 9)
 
 
-def test_only_a_port_takes_the_rewritten_recipe_and_a_port_takes_no_other(world: World, folder: Path) -> None:
+def test_only_a_port_takes_the_rewritten_recipe(world: World, folder: Path) -> None:
     world = world.configured(recipes=folder)
-    model_id = world.live("visits", "newton")
+    model_id = world.live("visits", "retrain")
 
     def plan(kind: Any, **settings: Any) -> int:
         with world.database.write() as session:
             model = session.get_one(Model, model_id)
             return int(kind(session, model, *settings.pop("recipes", ()), **settings).id)
 
+    with pytest.raises(RequestRefused, match="had rows already"):
+        plan(plan_port, recipes=(folder,), dry_run=False)
+    forget_that_it_had_rows(world, model_id)
+    rewrite(folder, "def recipe():\n    pass\n")
     with pytest.raises(RequestRefused, match="has no rows"):
         plan(plan_port, recipes=(folder,), dry_run=False)
     rewrite(folder)
@@ -309,47 +352,21 @@ def test_only_a_port_takes_the_rewritten_recipe_and_a_port_takes_no_other(world:
         refused = session.get_one(Generation, retrain)
         assert refused.status == "refused" and refused.report is not None
         assert "expunge models port m" in refused.report["refused"]["hint"]
-    ported = plan(plan_port, recipes=(folder,), dry_run=False)
+    plan(plan_port, recipes=(folder,), dry_run=False)
     with pytest.raises(RequestRefused, match="Another retrain"):
         plan(plan_new_data, dry_run=False)
-    rewrite(folder, OLD)
-    world.work(model_id)
-    with world.database.read() as session:
-        refused = session.get_one(Generation, ported)
-        assert refused.status == "refused" and refused.report is not None
-        assert "no rows any more" in refused.report["refused"]["what"]
-    request = world.delete("p3")
-    world.work(model_id)
-    assert world.task(request).status == "completed", "the model's own recipe is back"
-
-
-def test_the_former_recipe_put_back_serves_a_retry(world: World, folder: Path) -> None:
-    world = world.configured(recipes=folder)
-    model_id = world.live("visits", "newton")
-    rewrite(folder)
-    request = blocked(world, model_id, "p3")
-    rewrite(folder, OLD)
-    from expunge.service.requests import retry  # noqa: PLC0415
-
-    with world.database.write() as session:
-        retry(session, session.get_one(DeletionRequest, request))
-    world.work(model_id)
-    assert world.task(request).status == "completed"
-
-
-WITHOUT_IDS = NEW.replace(', id="id"', "")
-"""its samples are named otherwise than those of the earlier recipe"""
 
 
 def test_whom_a_legal_hold_keeps_stays_in_through_a_port(world: World, folder: Path) -> None:
     """One of the held is not in the sources any more: the port is published without."""
     world = world.configured(recipes=folder)
-    model_id = world.live("visits", "newton")
+    model_id = world.live("visits", "retrain")
     world.hold("p4")
     world.hold("p6")
     request = world.delete("p4")
     world.work(model_id)
     assert (world.task(request).status, world.task(request).reason) == ("blocked", "legal_hold")
+    forget_that_it_had_rows(world, model_id)
     rewrite(folder, WITHOUT_IDS)
     write_visits(folder, [person for person in PEOPLE if person != 6])
     assert port(world, model_id).status == "live"
@@ -361,7 +378,8 @@ def test_a_legal_hold_that_is_placed_while_a_port_runs_keeps_the_person(
     world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = world.configured(recipes=folder)
-    model_id = world.live("visits", "newton")
+    model_id = world.live("visits", "retrain")
+    forget_that_it_had_rows(world, model_id)
     rewrite(folder, WITHOUT_IDS)
     request = blocked(world, model_id, "p9")
     from expunge.workers.training import prepare  # noqa: PLC0415 (patched here)

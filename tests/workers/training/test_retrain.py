@@ -21,16 +21,22 @@ from expunge.service.infra.tables import (
     Removal,
     StoredVector,
     Task,
+    TrainedPart,
+    WorkUnit,
 )
+from expunge.service.models import plan_new_data
 from expunge.service.models.retrain_plan import retrain_lease
 from expunge.service.queue import Deletions, Preparation, Stale
 from expunge.workers.runtime.heartbeat import Stopwatch
+from expunge.workers.runtime.process import Process
 from expunge.workers.scheduler import run
 from expunge.workers.training import prepare
-from tests.workers import meanwhile
+from expunge.workers.training.keyed_parts import KeyedParts
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee
+from unlearning.types import Progress
 
+pytestmark = pytest.mark.usefixtures("reading")
 ONE_UPDATE = {"epsilon": 1.0, "noise_std": 0.01, "max_distance": 0.0018}
 """a policy whose budget allows two updates"""
 
@@ -241,7 +247,8 @@ def test_a_retrain_that_is_refused_holds_who_waits_and_keeps_the_old_head(world:
     model_id = exhausted(world, threshold=0.9)
     head = world.head(model_id).id
     requests = [world.delete("p5"), world.delete("p6")]
-    meanwhile.SCALE["s20"] = float("nan")
+    rows = world.rows()
+    world.scale_rows(float("nan"), "s22")
     world.work(model_id)
     model = world.model(model_id)
     assert (model.status, model.current_id) == ("exhausted", head)
@@ -253,24 +260,10 @@ def test_a_retrain_that_is_refused_holds_who_waits_and_keeps_the_old_head(world:
     assert (candidate.status, rows_in(world, Membership, candidate.id)) == ("refused", 0)
     world.work(model_id)
     assert len(generations(world, model_id)) == 2, "it is not tried again by itself"
-    meanwhile.reset()
+    world.write_rows(rows)
     late = world.delete("p7")
     world.work(model_id)
     assert {world.request(each).status for each in (*requests, late)} == {"completed"}
-
-
-def test_a_model_that_was_trained_elsewhere_is_not_retrained(world: World) -> None:
-    model_id = world.live("imported", method="newton", **ONE_UPDATE)
-    world.change(Model, model_id, policy=world.model(model_id).policy | {"fallback": "retrain"})
-    index = 0
-    while world.model(model_id).status == "live":
-        world.delete(f"p{index}")
-        world.work(model_id)
-        index += 1
-    request = world.delete("p7")
-    world.work(model_id)
-    assert world.request(request).reason == "retrain_refused"
-    assert "trained elsewhere" in (world.model(model_id).reason or "")
 
 
 def test_a_legal_hold_keeps_its_person_in_the_retrained_model(world: World) -> None:
@@ -282,6 +275,62 @@ def test_a_legal_hold_keeps_its_person_in_the_retrained_model(world: World) -> N
     world.work(model_id)
     assert (world.request(held).status, world.request(held).reason) == ("blocked", "legal_hold")
     assert world.head(model_id).people == 1
+
+
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The generation of each training that was begun, in order."""
+    generations: list[int] = []
+    make_ready = prepare.make_ready
+
+    def noted(process: Process, job: Preparation, watch: Stopwatch) -> prepare.Prepared | prepare.Ended:
+        generations.append(job.generation_id)
+        return make_ready(process, job, watch)
+
+    monkeypatch.setattr(prepare, "make_ready", noted)
+    return generations
+
+
+def test_a_retrain_whose_data_lack_a_held_person_ends_after_five_trainings(world: World, trainings: list[int]) -> None:
+    model_id = world.live("means", "retrain")
+    head = world.head(model_id).id
+    trainings.clear()
+    world.hold("p5")
+    world.drop_rows("s15", "s16", "s17")
+    with world.database.write() as session:
+        plan_new_data(session, session.get_one(Model, model_id), dry_run=False)
+    world.work(model_id)
+    candidate = generations(world, model_id)[-1]
+    assert trainings == [candidate.id] * 5
+    assert (candidate.status, world.model(model_id).status, world.head(model_id).id) == ("refused", "live", head)
+    assert world.model(model_id).reason == (
+        "The retrain was refused. It was trained 5 times and could not be used: a legal hold was placed on a person "
+        "that the candidate lacks. "
+        "Put people under a legal hold back into the data, or lift the hold; then ask for it again."
+    )
+    assert rows_in(world, Membership, candidate.id) == rows_in(world, TrainedPart, candidate.id) == 0
+    world.work(model_id)
+    assert len(trainings) == 5, "it is not tried again by itself"
+
+
+def test_a_training_whose_work_units_vanish_ends_after_five_and_blames_no_hold(
+    world: World, trainings: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = KeyedParts.attempt
+
+    def attempted(self: KeyedParts, number: int, progress: Progress) -> None:
+        attempt(self, number, progress)
+        KeyedParts.forget(self.process, self.generation_id)
+
+    monkeypatch.setattr(KeyedParts, "attempt", attempted)
+    model_id = world.register("means", "shards", options={"shards": 2})
+    world.work(model_id)
+    assert (len(trainings), world.model(model_id).status) == (5, "refused")
+    assert world.model(model_id).reason == (
+        "It was trained 5 times and could not be used: the work units are gone. "
+        "Ask for it again. Where it ends so once more, report it with this line."
+    )
+    assert world.rows_of(Membership) == world.rows_of(TrainedPart) == world.rows_of(WorkUnit) == []
 
 
 def test_a_legal_hold_brings_nobody_back_whom_the_model_has_forgotten(world: World) -> None:

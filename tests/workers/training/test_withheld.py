@@ -15,7 +15,7 @@ from expunge.service.requests.states import RequestRefused
 from tests.workers.worlds import World
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-SHARDS: dict[str, Any] = {"method": "shards", "options": {"shards": 3, "slices": 1}}
+SHARDS: dict[str, Any] = {"method": "shards", "options": {"shards": 3}}
 
 
 @pytest.fixture

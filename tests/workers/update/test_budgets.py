@@ -8,11 +8,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from expunge.service.api.traffic import Traffic
 from expunge.service.api.views.metrics import render
 from expunge.service.api.views.models import ModelView, model_page, model_view
+from expunge.service.infra.pseudonyms import subject_digest
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import Generation, Version
+from expunge.service.infra.tables import Generation, Membership, Version
 from expunge.service.models.budgets import USAGE, Usage, counted
-from tests.workers.training.test_calibrate import ASKED
-from tests.workers.worlds import World
+from tests.workers.rows.test_calibrate import ASKED
+from tests.workers.worlds import TENANT, World
 from unlearning.methods.newton import Newton
 from unlearning.methods.safe import Safe
 
@@ -25,6 +26,13 @@ def settings(settings: Settings) -> Settings:
     """A calibration draws its orders over keyed digests of people: the same key, the same orders in every run."""
     settings.pepper_file.write_text("5a" * 32)
     return settings
+
+
+def trained_on(world: World) -> list[str]:
+    """The people of ``held_out`` whom the recipe trains on."""
+    members = {row.subject_digest for row in world.rows_of(Membership)}
+    names = [f"p{number}" for number in range(24)]
+    return [name for name in names if subject_digest(world.storage.pepper, TENANT, name) in members]
 
 
 def view_of(world: World, model_id: str) -> ModelView:
@@ -62,9 +70,10 @@ def require_counted(world: World, model_id: str) -> Usage:
 
 @pytest.mark.both_engines
 def test_the_published_step_of_safe_shows_its_rounds_and_the_share_forgotten(world: World) -> None:
-    model_id = world.live("steps", "safe", options=PUBLISHED, max_accuracy_drop=0.5)
+    model_id = world.live("held_out", "safe", guarantee="none", options=PUBLISHED, max_accuracy_drop=0.5)
+    first_person, second_person, *_ = everybody = trained_on(world)
     assert budgets(world, model_id) == {"rounds": (0, 3, 3), "share": (0, None, None), "accuracy": (0, 0.5, 0.5)}
-    for person in ("p1", "p2"):
+    for person in (first_person, second_person):
         world.delete(person)
         world.work(model_id)
     first, *_, last = world.versions(model_id)
@@ -72,11 +81,15 @@ def test_the_published_step_of_safe_shows_its_rounds_and_the_share_forgotten(wor
     lost = max(0.0, first.holdout_accuracy - last.holdout_accuracy)
     found = budgets(world, model_id)
     assert found["rounds"] == (2, 3, 1)
-    assert found["share"] == (pytest.approx(6 / 36), None, None)
+    assert found["share"] == (pytest.approx(2 / len(everybody)), None, None)
     assert found["accuracy"] == (pytest.approx(lost), 0.5, pytest.approx(0.5 - lost))
-    assert require_counted(world, model_id) == Usage(first_version=1, updates=2, samples=6, people=0)
+    assert require_counted(world, model_id) == Usage(first_version=1, updates=2, samples=2, people=0)
     assert scraped(world) == {
-        "expunge_model_budget_used": {"rounds": 2, "share": pytest.approx(6 / 36), "accuracy": pytest.approx(lost)},
+        "expunge_model_budget_used": {
+            "rounds": 2,
+            "share": pytest.approx(2 / len(everybody)),
+            "accuracy": pytest.approx(lost),
+        },
         "expunge_model_budget_limit": {"rounds": 3, "accuracy": 0.5},
     }
     assert USAGE not in world.report(model_id), "it is no measurement of the preparation"
@@ -84,11 +97,12 @@ def test_the_published_step_of_safe_shows_its_rounds_and_the_share_forgotten(wor
 
 @SQLITE
 def test_the_last_round_leaves_none_and_a_retrain_begins_anew(world: World) -> None:
-    model_id = world.live("steps", "safe", options=PUBLISHED | {"rounds": 1}, fallback="retrain")
-    world.delete("p1")
+    model_id = world.live("held_out", "safe", options=PUBLISHED | {"rounds": 1}, fallback="retrain")
+    first_person, second_person, *_ = trained_on(world)
+    world.delete(first_person)
     world.work(model_id)
     assert budgets(world, model_id)["rounds"] == (1, 1, 0)
-    world.delete("p2")
+    world.delete(second_person)
     for _ in range(4):
         world.work(model_id)
     assert world.head(model_id).number == 3 and world.head(model_id).method == "retrain"
@@ -138,22 +152,24 @@ def test_a_calibration_ends_at_the_people_that_it_measured(world: World) -> None
 
 @SQLITE
 def test_a_generation_of_a_release_before_the_count_is_counted_at_its_next_update(world: World) -> None:
-    model_id = world.live("steps", "safe", options=PUBLISHED)
-    world.delete("p1")
+    model_id = world.live("held_out", "safe", guarantee="none", options=PUBLISHED)
+    first_person, second_person, *_ = trained_on(world)
+    world.delete(first_person)
     world.work(model_id)
     report = {name: value for name, value in (world.generation(model_id).report or {}).items() if name != USAGE}
     world.change(Generation, world.generation(model_id).id, report=report)
     assert budgets(world, model_id) == {}
-    world.delete("p2")
+    world.delete(second_person)
     world.work(model_id)
     assert budgets(world, model_id)["rounds"] == (2, 3, 1)
-    assert require_counted(world, model_id).samples == 6
+    assert require_counted(world, model_id).samples == 2
 
 
 @SQLITE
 def test_accuracy_that_was_gained_gives_nothing_up(world: World) -> None:
-    model_id = world.live("steps", "safe", max_accuracy_drop=0.5)
-    world.delete("p1")
+    model_id = world.live("held_out", "safe", max_accuracy_drop=0.5)
+    first_person, *_ = trained_on(world)
+    world.delete(first_person)
     world.work(model_id)
     first, last = world.versions(model_id)
     world.change(Version, first.id, holdout_accuracy=0.75)
@@ -165,4 +181,4 @@ def test_accuracy_that_was_gained_gives_nothing_up(world: World) -> None:
 
 @SQLITE
 def test_what_is_not_served_has_no_budget(world: World) -> None:
-    assert view_of(world, world.register("steps", "safe")).budgets == []
+    assert view_of(world, world.register("held_out", "safe")).budgets == []

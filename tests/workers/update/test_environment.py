@@ -3,55 +3,18 @@
 from __future__ import annotations
 
 import platform
-from typing import Any
 
 import pytest
 import torch
 
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import Version
 from expunge.workers import doctor
 from expunge.workers.storage.environment import Environment, moved
-from tests.workers.recipes import built_in_training
-from tests.workers.training.test_own_training import published
-from tests.workers.worlds import TENANT, World
+from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim
-from unlearning.methods.late import Late
-from unlearning.model import fit
-from unlearning.model.problem import Problem
 
 CPU = torch.device("cpu")
 OLD = "0.1"
-
-
-@pytest.fixture
-def settings(settings: Settings) -> Settings:
-    """Fix the key that people draw their phase with: somebody joins late."""
-    settings.pepper_file.write_text("5a" * 32)
-    return settings
-
-
-@pytest.fixture
-def phases(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the phases that were trained, in order."""
-    trained: list[str] = []
-    real = fit.fit
-
-    def spied(problem: Any, examples: Any, phase: fit.Phase, *more: Any) -> Any:
-        trained.append(phase.name)
-        return real(problem, examples, phase, *more)
-
-    monkeypatch.setattr(fit, "fit", spied)
-    return trained
-
-
-def latecomers(world: World) -> list[str]:
-    """People who join in the last phase."""
-    problem, order = Problem(built_in_training.recipe()), Late().order
-    names = [f"p{number}" for number in range(24)]
-    digests = {name: subject_digest(world.storage.pepper, TENANT, name) for name in names}
-    return [name for name in names if order.phase_of(problem, [digests[name]]) == 1]
 
 
 def forget(world: World, model_id: str, person: str) -> Claim:
@@ -69,56 +32,29 @@ def exchange(world: World, model_id: str, name: str) -> Environment:
     return other
 
 
-def test_a_checkpoint_of_another_environment_is_not_used(world: World, phases: list[str]) -> None:
-    first, second = latecomers(world)[:2]
-    model_id, control = (world.live("built_in_training", "late", name) for name in ("m", "control"))
-    other = exchange(world, model_id, "torch")
-    phases.clear()
-    claim = forget(world, model_id, first)
-    assert phases == ["phase 1", "phase 2"]
-    (sentence,) = [each for each in claim.checked if "environment" in each]
-    here = Environment.of(CPU)
-    assert f"torch {OLD}, now {here.distributions['torch']}" in sentence
-    assert all(each.digest[:12] in sentence for each in (here, other))
-    assert world.head(model_id).environment == here.to_json()
-
-    phases.clear()
-    assert not any("environment" in each for each in forget(world, control, first).checked)
-    assert phases == ["phase 2"]
-    assert published(world, model_id).keys() == published(world, control).keys()
-    assert world.head(model_id).checkpoint == world.head(control).checkpoint
-
-    phases.clear()
-    assert not any("environment" in each for each in forget(world, model_id, second).checked)
-    assert phases == ["phase 2"], "its version is of this environment again"
-
-
-def test_shards_of_bytes_are_all_trained_again_and_no_deletion_is_blocked(world: World, phases: list[str]) -> None:
-    model_id = world.live("of_bytes", "shards", options={"shards": 3})
-    exchange(world, model_id, "numpy wheel")
+def test_an_update_in_another_environment_says_so_and_the_next_one_does_not(world: World) -> None:
+    model_id = world.live("means", "shards", options={"shards": 3})
+    other = exchange(world, model_id, "numpy wheel")
     (found,) = [each for each in doctor.examine(world.settings) if each.name == "generation of m"]
     assert found.well and "It trains the whole model again" in found.what and f"numpy wheel {OLD}" in found.what
-    phases.clear()
-    assert any(f"numpy wheel {OLD}" in each for each in forget(world, model_id, "p5").checked)
-    assert len(phases) == 3
+    (sentence,) = [each for each in forget(world, model_id, "p5").checked if "environment" in each]
+    here = Environment.of(CPU)
+    assert f"numpy wheel {OLD}" in sentence
+    assert all(each.digest[:12] in sentence for each in (here, other))
+    assert world.head(model_id).environment == here.to_json()
+    assert not any("environment" in each for each in forget(world, model_id, "p6").checked)
 
 
 def test_a_version_of_an_earlier_release_is_compared_by_what_it_recorded(
-    world: World, phases: list[str], monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = latecomers(world)[:2]
-    model_id = world.live("built_in_training", "late")
+    model_id = world.live("means", "shards", options={"shards": 3})
     world.change(Version, world.head(model_id).id, environment=None)
-    phases.clear()
-    assert not any("environment" in each for each in forget(world, model_id, first).checked)
-    assert phases == ["phase 2"], "what it recorded is the same here"
-
+    assert not any("environment" in each for each in forget(world, model_id, "p5").checked)
     recorded = platform.python_version()
     monkeypatch.setattr(platform, "python_version", lambda: OLD)
     world.change(Version, world.head(model_id).id, environment=None)
-    phases.clear()
-    assert any(f"python {recorded}, now {OLD}" in each for each in forget(world, model_id, second).checked)
-    assert phases == ["phase 1", "phase 2"]
+    assert any(f"python {recorded}, now {OLD}" in each for each in forget(world, model_id, "p6").checked)
 
 
 def test_everything_importable_the_device_and_the_threads_count(monkeypatch: pytest.MonkeyPatch) -> None:

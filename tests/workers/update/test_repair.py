@@ -12,7 +12,6 @@ from torch import Tensor
 
 from expunge.service.infra.tables import StoredVector
 from expunge.service.queue import Deletions, Preparation, Stale
-from expunge.workers.runtime import recipes
 from expunge.workers.runtime.heartbeat import Stopwatch
 from expunge.workers.storage import private_state
 from expunge.workers.training import prepare
@@ -47,7 +46,7 @@ def weights_of(world: World, model_id: str) -> Tensor:
 
 def in_memory(world: World, *people: str) -> list[State]:
     """The states after one update each, without the service."""
-    recipe = recipes.load(world.settings.recipes, "steps").recipe
+    recipe = world.recipe("steps")
     problem, examples = Problem(recipe), recipe.samples.examples()
     method = Method(repair_epochs=2)
     states = [method.prepare(problem, examples, train(problem, examples))]
@@ -75,7 +74,7 @@ def test_a_second_deletion_uses_the_vector_that_the_first_release_carried(world:
     assert world.request(request).status == "completed"
     assert torch.allclose(weights_of(world, model_id), second.weights, atol=1e-6)
     stale = Method(repair_epochs=2)
-    recipe = recipes.load(world.settings.recipes, "steps").recipe
+    recipe = world.recipe("steps")
     problem, examples = Problem(recipe), recipe.samples.examples()
     retain = left_by(examples, forget_set(examples, ["p3", "p5"]))
     kept = State(first.weights, {}, first.facts)
@@ -145,6 +144,7 @@ def test_carried_rows_keep_their_key_and_leave_nothing_readable(world: World, tm
 
 
 @SQLITE
+@pytest.mark.usefixtures("reading")
 def test_whoever_asked_during_training_is_repaired_away_with_version_1(world: World) -> None:
     model_id = world.register("steps", **REPAIR)
     job = world.claim(model_id)
@@ -165,7 +165,7 @@ def test_what_repair_cannot_claim_or_serve_is_refused(world: World) -> None:
     for name, recipe, policy, word in (
         ("a", "steps", {**REPAIR, "guarantee": "calibrated"}, "how updates are cut"),
         ("b", "convex", REPAIR, "Leave repair_epochs out"),
-        ("c", "steps", {**REPAIR, "guarantee": "proved"}, "has no proof"),
+        ("c", "steps", {**REPAIR, "guarantee": "proved"}, "the code of this recipe would compute it"),
     ):
         model_id = world.register(recipe, name=name, **policy)
         world.work(model_id)

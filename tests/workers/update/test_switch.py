@@ -36,26 +36,28 @@ from expunge.workers.scheduler import run
 from expunge.workers.storage import checkpoint_format, manifest
 from expunge.workers.storage.private_state import place_of
 from expunge.workers.training import prepare
-from expunge.workers.training.prepare import Prepared
 from tests.harness.files import names_in, root_of
 from tests.workers import meanwhile
-from tests.workers.training.test_calibrate import ASKED as CALIBRATED
+from tests.workers.rows.test_calibrate import ASKED as CALIBRATED
 from tests.workers.training.test_retrain import entries, exhausted, finish_retrain, generations, rows_in, start_retrain
 from tests.workers.worlds import TENANT, World, seconds
 from unlearning.accounting.budget import mu_of
 from unlearning.accounting.certificate import Claim, Guarantee
 
+pytestmark = pytest.mark.usefixtures("reading")
 
-def while_drafting(ready: Prepared, act: Callable[[], None]) -> None:
+
+def while_drafting(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Do this once, after the draft's weights are made and before it is published."""
-    original, waiting = ready.bench.problem.accuracy, [act]
+    original, waiting = prepare._draft, [act]
 
-    def accuracy(*values: object) -> float:
+    def draft(*given: Any) -> Any:
+        made = original(*given)
         if waiting:
             waiting.pop()()
-        return original(*values)  # type: ignore[arg-type]
+        return made
 
-    ready.bench.problem.accuracy = accuracy  # type: ignore[method-assign]
+    monkeypatch.setattr(prepare, "_draft", draft)
 
 
 def before(phase: str, world: World, act: Callable[[], object]) -> Stopwatch:
@@ -90,12 +92,14 @@ def in_generation(world: World, generation_id: int, sample: str) -> bool:
         return session.scalar(found) is not None
 
 
-def test_a_request_that_comes_after_the_draft_waits_for_the_new_generation(world: World) -> None:
+def test_a_request_that_comes_after_the_draft_waits_for_the_new_generation(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Requiring it in the switch would draft again as long as requests stream in."""
     model_id = exhausted(world)
     job, ready, watch = start_retrain(world, model_id)
     late: list[str] = []
-    while_drafting(ready, lambda: late.append(world.delete("p9")))
+    while_drafting(monkeypatch, lambda: late.append(world.delete("p9")))
     finish_retrain(world, job, ready, watch)
     head = world.head(model_id)
     assert (head.samples, head.generation_id, world.generation(model_id).spent) == (0, job.generation_id, 0)
@@ -105,7 +109,9 @@ def test_a_request_that_comes_after_the_draft_waits_for_the_new_generation(world
     assert world.head(model_id).number == head.number + 1
 
 
-def test_whoever_the_old_generation_forgets_during_the_draft_is_not_in_the_switch(world: World) -> None:
+def test_whoever_the_old_generation_forgets_during_the_draft_is_not_in_the_switch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model_id = fallback_model(world)
     job, ready, watch = start_retrain(world, model_id)
     done: list[str] = []
@@ -117,7 +123,7 @@ def test_whoever_the_old_generation_forgets_during_the_draft_is_not_in_the_switc
         world.update(deletions)
         assert world.request(done[0]).status == "completed"
 
-    while_drafting(ready, release_another)
+    while_drafting(monkeypatch, release_another)
     finish_retrain(world, job, ready, watch)
     assert [version.number for version in world.versions(model_id)] == [1, 2, 3]
     generation = world.generation(model_id)
@@ -131,7 +137,9 @@ def test_whoever_the_old_generation_forgets_during_the_draft_is_not_in_the_switc
 
 
 @pytest.mark.parametrize("kept_by", ["hold", "window"])
-def test_a_retrain_that_the_person_was_kept_in_counts_in_the_certificate(world: World, kept_by: str) -> None:
+def test_a_retrain_that_the_person_was_kept_in_counts_in_the_certificate(
+    world: World, kept_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was planned after she had asked, and its budget is spent on her all the same: the wait ended meanwhile."""
     model_id = world.live(guarantee="proved", fallback="retrain")
     if kept_by == "hold":
@@ -156,7 +164,7 @@ def test_a_retrain_that_the_person_was_kept_in_counts_in_the_certificate(world: 
         assert isinstance(deletions, Deletions)
         world.update(deletions)
 
-    while_drafting(ready, wait_ends)
+    while_drafting(monkeypatch, wait_ends)
     finish_retrain(world, job, ready, watch)
     assert run.open_scheduler(world.settings).tick()
     with world.database.read() as session:
@@ -424,17 +432,14 @@ def test_a_failed_attempt_is_counted_and_made_again_after_a_pause(world: World) 
     assert world.kinds().count("retrain.claimed") == 2
 
 
-def test_another_recipe_is_never_switched_to(world: World, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("recipes")
-    source = (world.settings.recipes / "convex.py").read_text()
-    (folder / "convex.py").write_text(source)
-    moved = world.configured(recipes=folder)
-    model_id = exhausted(moved)
-    request = moved.delete("p5")
-    (folder / "convex.py").write_text(source + "\nEDITED = 1\n")
-    moved.work(model_id)
-    assert (moved.request(request).status, moved.request(request).reason) == ("blocked", "retrain_refused")
-    assert "not the one" in (moved.model(model_id).reason or "")
+def test_another_recipe_is_never_switched_to(world: World) -> None:
+    model_id = exhausted(world)
+    request = world.delete("p5")
+    recipe = world.settings.recipes / "convex.py"
+    recipe.write_text(recipe.read_text() + "\nEDITED = 1\n")
+    world.work(model_id)
+    assert (world.request(request).status, world.request(request).reason) == ("blocked", "retrain_refused")
+    assert "not the one" in (world.model(model_id).reason or "")
 
 
 def test_a_held_request_whose_people_the_retrain_left_out_is_completed_by_it(world: World) -> None:

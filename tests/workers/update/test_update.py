@@ -85,8 +85,9 @@ def test_a_proved_release_lies_within_its_cap_of_the_retained_minimiser(world: W
     world.delete("p3")
     world.work(model_id)
     secret = world.state(world.head(model_id)).weights
-    meanwhile.DROPPED.update({"s9", "s10", "s11"})
-    _, _, inputs, targets = meanwhile.people()
+    _, people, inputs, targets = meanwhile.people()
+    retained = torch.tensor([person != "p3" for person in people])
+    inputs, targets = inputs[retained], targets[retained]
     w = torch.zeros(2, 4, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([w], max_iter=500, tolerance_grad=1e-12, tolerance_change=0, history_size=20)
 
@@ -243,7 +244,7 @@ def test_methods_that_read_the_retained_samples_release_too(world: World, method
 def test_a_release_needs_no_sample_of_the_forgotten(world: World) -> None:
     model_id = world.live()
     world.delete("p3")
-    meanwhile.DROPPED.update({"s9", "s10", "s11"})
+    world.drop_rows("s9", "s10", "s11")
     world.work(model_id)
     assert world.head(model_id).number == 2
 
@@ -251,26 +252,32 @@ def test_a_release_needs_no_sample_of_the_forgotten(world: World) -> None:
 def test_missing_or_changed_retained_samples_hold_the_release_with_counts(world: World) -> None:
     model_id = world.live()
     request = world.delete("p3")
-    meanwhile.DROPPED.update({"s0", "s1"})
-    meanwhile.SCALE["s5"] = 2.0
+    world.drop_rows("s0", "s1", "s6", "s7")
+    world.scale_rows(2.0, "s5")
     world.work(model_id)
     assert (world.request(request).status, world.request(request).reason) == ("blocked", "samples_changed")
     entry = json.loads(entries(world, "update.blocked")[0].body)
-    assert (entry["missing"], entry["changed"]) == (2, 1)
+    assert (entry["missing"], entry["changed"]) == (4, 1)
     assert world.head(model_id).number == 1
 
 
-def test_a_changed_recipe_holds_the_release(world: World, tmp_path: Path) -> None:
-    folder = tmp_path / "recipes"
-    folder.mkdir()
-    source = (world.settings.recipes / "convex.py").read_text()
-    (folder / "convex.py").write_text(source)
-    moved = world.configured(recipes=folder)
-    model_id = moved.live()
-    request = moved.delete("p3")
-    (folder / "convex.py").write_text(source + "\nEDITED = 1\n")
-    moved.work(model_id)
-    assert moved.request(request).reason == "recipe_changed"
+def test_one_retained_sample_that_changed_holds_a_method_that_goes_on(world: World) -> None:
+    model_id = world.live()
+    request = world.delete("p3")
+    world.scale_rows(2.0, "s5")
+    world.work(model_id)
+    assert (world.request(request).status, world.request(request).reason) == ("blocked", "needs_retrain")
+    assert (world.task(request).facts or {})["needs_retrain"]["cause"] == "method_refused"
+    assert world.head(model_id).number == 1
+
+
+def test_a_changed_recipe_holds_the_release(world: World) -> None:
+    model_id = world.live()
+    request = world.delete("p3")
+    recipe = world.settings.recipes / "convex.py"
+    recipe.write_text(recipe.read_text() + "\nEDITED = 1\n")
+    world.work(model_id)
+    assert world.request(request).reason == "recipe_changed"
 
 
 @pytest.mark.parametrize("damage", ["changed", "removed"])
@@ -374,10 +381,8 @@ def test_a_legal_hold_keeps_its_person_and_lets_the_others_go(world: World) -> N
 def test_a_legal_hold_that_appears_while_computing_is_respected(world: World) -> None:
     model_id = world.live(guarantee="proved")
     held, free = world.delete("p1"), world.delete("p2")
-    meanwhile.HAPPENINGS.append(lambda: None)  # the bench runs the recipe first
-    worker = world.worker()
     meanwhile.HAPPENINGS.append(lambda: world.hold("p1"))
-    worker.work(model_id)
+    world.work(model_id)
     assert (world.request(held).reason, world.request(free).status) == ("legal_hold", "completed")
     assert [(v.number, v.samples) for v in world.versions(model_id)] == [(1, 0), (2, 3)]
     assert world.generation(model_id).spent == world.generation(model_id).budget_cost
@@ -396,8 +401,9 @@ def test_a_request_that_arrives_while_computing_waits_for_the_next_release(world
     assert world.head(model_id).number == 3
 
 
-def test_forgetting_everyone_is_held(world: World) -> None:
-    model_id = world.live()
+@pytest.mark.parametrize(("recipe", "method"), [("convex", "recollection"), ("means", "retrain")])
+def test_forgetting_everyone_is_held(world: World, recipe: str, method: str) -> None:
+    model_id = world.live(recipe, method)
     requests = [world.delete(f"p{index}") for index in range(12)]
     world.work(model_id)
     assert {world.request(request).reason for request in requests} == {"no_data_left"}
@@ -475,19 +481,6 @@ def test_the_secret_state_of_a_superseded_version_is_gone(world: World) -> None:
     world.work(model_id)
     names = names_in(world.storage.private)
     assert names == {world.head(model_id).state}
-
-
-def test_a_worker_that_kept_the_state_updates_the_same_as_one_that_reads_it(world: World) -> None:
-    weights = []
-    for name, workers in (("kept", [world.worker()] * 3), ("read", [world.worker() for _ in range(3)])):
-        model_id = world.register("steps", name=name)
-        world.work(model_id)
-        for worker, person in zip(workers, ("p1", "p2", "p3"), strict=True):
-            world.delete(person, models=(name,))
-            worker.work(model_id)
-        assert world.head(model_id).number == 4
-        weights.append(world.state(world.head(model_id)).weights)
-    assert torch.equal(*weights)
 
 
 def test_a_failing_disk_discards_nothing(world: World, tmp_path: Path) -> None:

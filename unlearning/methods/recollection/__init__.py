@@ -36,7 +36,6 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from unlearning.methods.recollection import room
 from unlearning.methods.recollection.repair import accuracy_of, due, repaired, require_open_end, require_room
@@ -69,7 +68,6 @@ from unlearning.types import (
     Progress,
     Refused,
     State,
-    VectorSource,
     retained,
     silent,
 )
@@ -167,31 +165,10 @@ class Recollection(Method):
         """Return the people with a vector, in sorted order: all, or those of the recipe's ``vectors_for``."""
         return holders(problem, examples)
 
-    def divides(self, problem: Problem, learned: Learned) -> bool:
-        """Tell whether people's vectors are computed apart: those along a trajectory are. A converged model's come
-        from one factorisation, and a repair holds all together."""
-        return isinstance(self._form(problem, learned), Followed) and not self.repair_epochs
-
-    def part(
-        self,
-        problem: Problem,
-        examples: Examples,
-        learned: Learned,
-        people: Sequence[str],
-        progress: Progress = silent,
-    ) -> dict[str, Tensor]:
-        """Compute the exact vectors of ``people``."""
-        return self._followed(problem, learned).vectors(examples, people, progress)
-
     def state_for(self, problem: Problem, examples: Examples, learned: Learned, people: Sequence[str]) -> State:
         """Return the state with the exact vectors of ``people`` alone."""
-        return self._followed(problem, learned).stated(examples, self.part(problem, examples, learned, people))
-
-    def complete(
-        self, problem: Problem, examples: Examples, learned: Learned, vectors: VectorSource, progress: Progress = silent
-    ) -> State:
-        form = self._followed(problem, learned)
-        return _reported(form, examples, form.stated(examples, {}))
+        followed = self._followed(problem, learned)
+        return followed.stated(examples, followed.vectors(examples, people, silent))
 
     def forget(
         self,

@@ -10,6 +10,8 @@ from unlearning.types import Refused
 
 MEMORY = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
+_FILES = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
+"""what a container may take and what it takes, of version 2 and of version 1"""
 KIBIBYTE = 1024
 
 
@@ -44,7 +46,7 @@ def _of_the_machine() -> int | None:
 
 def _of_the_cgroup() -> int | None:
     """Return what is left of the limit of a container; None where there is no limit."""
-    most, now = CGROUP / "memory.max", CGROUP / "memory.current"
-    if not (most.exists() and now.exists()) or most.read_text().strip() == "max":
-        return None
-    return int(most.read_text()) - int(now.read_text())
+    for most, now in ((CGROUP / limit, CGROUP / usage) for limit, usage in _FILES):
+        if most.exists() and now.exists() and most.read_text().strip() != "max":
+            return int(most.read_text()) - int(now.read_text())
+    return None

@@ -16,20 +16,22 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unlearning.model.descent.ball import hold_within
 from unlearning.model.descent.draws import below, keys_of, uniform
+from unlearning.model.descent.fitted import Fitted, packed, unpacked
 from unlearning.model.descent.ingredients import Ingredient
 from unlearning.model.descent.keyed import Keyed
 from unlearning.model.descent.plan import Steps, denominator_of
 from unlearning.model.problem import Problem, build
-from unlearning.model.user_code.own_training import Fitted, packed, unpacked
 from unlearning.settings import SGD
 from unlearning.types import Examples, Progress, RecipeError, silent
+
+WHOLE = "all"
+"""keys the random numbers of a training, with its seed"""
 
 
 def descend(
     problem: Problem,
     examples: Examples,
     plan: Steps,
-    phase: str,
     *,
     start: Fitted | None = None,
     progress: Progress = silent,
@@ -37,7 +39,7 @@ def descend(
     """Take the plan's steps on those of ``examples`` in its batches, from ``start`` or from the constructor.
 
     With ``Training.radius`` each step ends in the ball of that radius, as the last weights do.
-    ``phase`` keys the random numbers, with the training's seed. The optimiser's state is a part of what is returned.
+    The optimiser's state is a part of what is returned.
     A part of a batch that has a single sample, which cannot be normalised by its batch, is left out where the model
     normalises so.
 
@@ -52,9 +54,8 @@ def descend(
     optimizer = _optimizer(problem, trained)
     if start is not None and start.facts is not None:
         optimizer.load_state_dict(unpacked(start.tensors, start.facts))
-    keys = keys_of((str(problem.training.seed), phase), ["\n".join(names) for names in examples.subjects]).to(
-        problem.device
-    )
+    people = ["\n".join(names) for names in examples.subjects]
+    keys = keys_of((str(problem.training.seed), WHOLE), people).to(problem.device)
     for step, (positions, rate) in enumerate(zip(plan.batches, plan.rates, strict=True)):
         progress(step / len(plan.batches))
         here = examples.places(positions)

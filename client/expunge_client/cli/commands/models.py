@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -39,7 +40,7 @@ FREED = {"refused", "cancelled"}
 METHOD_OPTIONS = (
     "A field of the method, NAME=VALUE; repeatable. cns: damping, rank. late: early_share. mini: steps. newton: "
     "damping, radius. recollection: carried_by, repair_epochs. rewind: fraction, feature_norm. safe: "
-    "allowed_loss, strength, ratio, features. shards: shards, slices. docs/methods.md lists those of the papers."
+    "allowed_loss, strength, ratio, features. shards: shards. docs/methods.md lists those of the papers."
 )
 
 Name = Annotated[str, typer.Argument(help="The model's name.")]
@@ -135,19 +136,9 @@ def retrain(
             _publish_anyway(client, state, yes=yes)
             _show_briefly(await_prepared(client, name) if wait else client.get(f"/v1/models/{name}"))
             return
-        found = _await_retrain(client, name, client.post(path, {"dry_run": True})["generation"])
-        if not as_json() or not dry_run:
-            _show_changes(found["changes"])
-            _show_cost(found["expected_seconds"])
-        if not dry_run:
-            _agree("Train on these data?", yes=yes)
-            found = client.post(path, {})
-            if wait:
-                found = _await_retrain(client, name, found["generation"])
-    if as_json():
-        show_json(found)
-    elif not dry_run:
-        errors.print(f"generation {found['generation']} of {name} is {found['status']}.")
+        _train_anew(
+            client, name, path, _show_changes, "changes", "Train on these data?", dry_run=dry_run, yes=yes, wait=wait
+        )
 
 
 @commands.command("port")
@@ -163,19 +154,37 @@ def port(
     """
     path = f"/v1/models/{name}/port"
     with connect() as client:
-        found = _await_retrain(client, name, client.post(path, {"dry_run": True})["generation"])
-        if not as_json() or not dry_run:
-            _show_people(found["people"])
-            _show_cost(found["expected_seconds"])
-        if not dry_run:
-            _agree("Train on these people?", yes=yes)
-            found = client.post(path, {})
-            if wait:
-                found = _await_retrain(client, name, found["generation"])
+        _train_anew(
+            client, name, path, _show_people, "people", "Train on these people?", dry_run=dry_run, yes=yes, wait=wait
+        )
+
+
+def _train_anew(
+    client: Client,
+    name: str,
+    path: str,
+    show: Callable[[dict[str, int]], None],
+    counts: str,
+    question: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+    wait: bool,
+) -> None:
+    """Post a dry run, ``show`` its ``counts``, ask, and post it in earnest."""
+    retrain = _await_retrain(client, name, client.post(path, {"dry_run": True})["generation"])
+    if not as_json() or not dry_run:
+        show(retrain[counts])
+        _show_cost(retrain["expected_seconds"])
+    if not dry_run:
+        _agree(question, yes=yes)
+        retrain = client.post(path, {})
+        if wait:
+            retrain = _await_retrain(client, name, retrain["generation"])
     if as_json():
-        show_json(found)
+        show_json(retrain)
     elif not dry_run:
-        errors.print(f"generation {found['generation']} of {name} is {found['status']}.")
+        errors.print(f"generation {retrain['generation']} of {name} is {retrain['status']}.")
 
 
 @commands.command("policy")
