@@ -6,12 +6,12 @@ It follows from what stays the same until something happens, so that a request's
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import bindparam, func, select
+from sqlalchemy.orm import Session, aliased
 
-from expunge.service.infra.db import now
+from expunge.service.infra.db import batches, now
 from expunge.service.infra.tables import Generation, Model, PhaseSeconds, Task, Version
 from expunge.service.infra.time import SECOND
 from expunge.service.models.batch import policy_with_batch
@@ -20,7 +20,27 @@ from expunge.service.requests import Reason
 from unlearning.accounting.policy import Clock, Queue, next_action
 
 RECENT = 5
-"""the last updates of a model; their median counts"""
+"""the last versions of a model; the median of those that are updates counts"""
+_served = aliased(Version)
+_LAST_UPDATES = (
+    select(Version.model_id, func.sum(PhaseSeconds.seconds))
+    .join(Model, Model.id == Version.model_id)
+    .join(_served, _served.id == Model.current_id)
+    .join(PhaseSeconds, PhaseSeconds.version_id == Version.id)
+    .where(Model.id.in_(bindparam("models", expanding=True)))
+    .where(Version.number > _served.number - RECENT, Version.parent_id.is_not(None))
+    .group_by(Version.model_id, Version.id)
+)
+_SERVED = (
+    select(Generation)
+    .join(Model, Model.generation_id == Generation.id)
+    .where(Model.id.in_(bindparam("models", expanding=True)))
+)
+_CANDIDATES = (
+    select(Generation)
+    .where(Generation.model_id.in_(bindparam("models", expanding=True)), Generation.status == "candidate")
+    .order_by(Generation.id)
+)
 
 
 def expected(session: Session, parts: Iterable[tuple[Task, Model]]) -> dict[str, int]:
@@ -32,13 +52,11 @@ def expected(session: Session, parts: Iterable[tuple[Task, Model]]) -> dict[str,
     if not waiting:
         return {}
     at = now(session)
-    models = {model.id: model for _, model in waiting}
-    updates = {key: _update_seconds(session, model) for key, model in models.items()}
-    planned = {task.model_id for task, _ in waiting if task.reason == Reason.AWAITING_RETRAIN}
-    retrains = {key: _retrained_at(session, key) for key in planned}
+    updates = _update_seconds(session, {model.id for _, model in waiting})
+    retrains = _retrained_at(session, {model.id for task, model in waiting if task.reason == Reason.AWAITING_RETRAIN})
     found = {}
     for task, model in waiting:
-        seconds = updates[model.id]
+        seconds = updates.get(model.id)
         moment = retrains.get(model.id) if task.reason == Reason.AWAITING_RETRAIN else None
         if task.reason != Reason.AWAITING_RETRAIN and seconds is not None:
             opens = model.due_at or 0 if task.reason == Reason.AWAITING_BATCH else 0
@@ -62,11 +80,11 @@ def foreseen(session: Session, model: Model, ready: int, due_at: int) -> tuple[R
     if action.kind == "hold":
         return Reason.BUDGET_EXHAUSTED, None
     if action.kind in ("retrain", "nothing"):
-        planned, seconds = _retrained_at(session, model.id), measured_seconds(generation)
+        planned, seconds = _retrained_at(session, [model.id]).get(model.id), measured_seconds(generation)
         begins = None if seconds is None else ready + int(seconds * SECOND)
         return Reason.AWAITING_RETRAIN, begins if planned is None else planned
     opens = max(ready, min(action.until or ready, model.due_at or action.until or ready))
-    took = _update_seconds(session, model)
+    took = _update_seconds(session, [model.id]).get(model.id)
     return (Reason.AWAITING_BATCH if opens > ready else None), opens + int((took or 0.0) * SECOND)
 
 
@@ -75,26 +93,33 @@ def _waits(task: Task, model: Model) -> bool:
     return served and task.status in ("queued", "running") and task.reason != Reason.AWAITING_CONSUMERS
 
 
-def _update_seconds(session: Session, model: Model) -> float | None:
-    """Return how long an update takes: as its last ones did, or the share of a training that one repeats."""
-    last = (
-        select(Version.id)
-        .where(Version.model_id == model.id, Version.parent_id.is_not(None))
-        .order_by(Version.number.desc())
-        .limit(RECENT)
-    )
-    whole = select(func.sum(PhaseSeconds.seconds)).group_by(PhaseSeconds.version_id)
-    took = session.scalars(whole.where(PhaseSeconds.version_id.in_(session.scalars(last).all()))).all()
-    if took:
-        return statistics.median(took)
-    generation = session.get_one(Generation, model.generation_id)
-    trained = measured_seconds(generation)
-    share = next((row["share"] for row in (generation.report or {}).get("expected_repeats", ())), None)
-    return None if share is None or trained is None else share * trained
+def _update_seconds(session: Session, model_ids: Collection[str]) -> dict[str, float]:
+    """Return how long an update of each model takes: as its last ones did, or the share of a training that one repeats.
+
+    A model of which neither is known is left out.
+    """
+    found: dict[str, list[float]] = {}
+    for some in batches(model_ids):
+        for model_id, seconds in session.execute(_LAST_UPDATES, {"models": some}):
+            found.setdefault(model_id, []).append(seconds)
+    took = {model_id: statistics.median(seconds) for model_id, seconds in found.items()}
+    for some in batches(set(model_ids) - took.keys()):
+        for generation in session.scalars(_SERVED, {"models": some}):
+            trained = measured_seconds(generation)
+            share = next((row["share"] for row in (generation.report or {}).get("expected_repeats", ())), None)
+            if share is not None and trained is not None:
+                took[generation.model_id] = share * trained
+    return took
 
 
-def _retrained_at(session: Session, model_id: str) -> int | None:
-    """Return when the retrain that is planned ends, if it takes as long as the last training."""
-    candidate = candidate_of(session, model_id)
-    seconds = (candidate.report or {}).get("eta_seconds") if candidate else None
-    return None if candidate is None or seconds is None else candidate.created_at + int(float(seconds) * SECOND)
+def _retrained_at(session: Session, model_ids: Collection[str]) -> dict[str, int]:
+    """Return when the retrain that is planned ends, if it takes as long as the last training; by model."""
+    found: dict[str, int] = {}
+    for some in batches(model_ids):
+        for candidate in session.scalars(_CANDIDATES, {"models": some}):
+            seconds = (candidate.report or {}).get("eta_seconds")
+            if seconds is None:
+                found.pop(candidate.model_id, None)  # of an earlier candidate
+            else:
+                found[candidate.model_id] = candidate.created_at + int(float(seconds) * SECOND)
+    return found

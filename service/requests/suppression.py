@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, exists, func, or_, select
+from sqlalchemy import ColumnElement, Select, Subquery, and_, bindparam, exists, func, or_, select, union_all
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from expunge.service.audit import record, recorded_at
@@ -58,8 +58,15 @@ _REMOVED = (
 )
 
 
-def _same(ours: type[SuppressionEntry], theirs: type[SuppressionEntry]) -> ColumnElement[bool]:
-    return or_(ours.subject_digest == theirs.subject_digest, ours.sample_digest == theirs.sample_digest)
+_NAMES = ("subject_digest", "sample_digest")
+
+
+def _same(ours: type[SuppressionEntry], theirs: type[SuppressionEntry], name: str) -> ColumnElement[bool]:
+    """Return whether two entries of a tenant have one digest under this name: a look-up in its index.
+
+    A join by both names and OR reads all entries of the tenant.
+    """
+    return and_(theirs.tenant_id == ours.tenant_id, getattr(theirs, name) == getattr(ours, name))
 
 
 _MINE, _THEIRS = aliased(SuppressionEntry), aliased(SuppressionEntry)
@@ -73,15 +80,17 @@ _KNOWN = select(
     ),
     exists().where(_HELD_OUT, HoldoutPerson.subject_digest == _MINE.subject_digest),
 ).where(_MINE.request_id.in_(bindparam("requests", expanding=True)))
-_FORGOTTEN_BEFORE = (
-    select(_MINE.request_id, _THEIRS.request_id)
-    .join(_THEIRS, _same(_MINE, _THEIRS))
-    .join(Task, Task.request_id == _THEIRS.request_id)
-    .join(Version, Version.id == Task.version_id)
-    .where(_MINE.request_id.in_(bindparam("requests", expanding=True)), _THEIRS.tenant_id == _MINE.tenant_id)
-    .where(Task.model_id == bindparam("model"), Task.samples > 0, _THEIRS.lifted_at.is_(None))
-    .order_by(Version.number, _THEIRS.request_id)
-)
+_FORGOTTEN_BEFORE = union_all(
+    *(
+        select(_MINE.request_id, _THEIRS.request_id.label("before"), Version.number.label("version"))
+        .join(_THEIRS, _same(_MINE, _THEIRS, name))
+        .join(Task, Task.request_id == _THEIRS.request_id)
+        .join(Version, Version.id == Task.version_id)
+        .where(_MINE.request_id.in_(bindparam("requests", expanding=True)))
+        .where(Task.model_id == bindparam("model"), Task.samples > 0, _THEIRS.lifted_at.is_(None))
+        for name in _NAMES
+    )
+).order_by("version", "before")
 _ENDED = (Status.COMPLETED, Status.CANCELLED, Status.REJECTED)
 
 
@@ -220,7 +229,7 @@ def known_of(session: Session, model_id: str, generation_id: int, request_ids: I
     for part in batches(request_ids):
         asked = {**place, "requests": part}
         earlier: dict[str, str] = {}
-        for request_id, before in session.execute(_FORGOTTEN_BEFORE, asked):
+        for request_id, before, _ in session.execute(_FORGOTTEN_BEFORE, asked):
             earlier.setdefault(request_id, before)
         found |= {request_id: Relation(False, False, earlier.get(request_id)) for request_id in part}
         for request_id, trained, in_holdout in session.execute(_KNOWN, asked):
@@ -244,17 +253,23 @@ def related(session: Session, request: DeletionRequest, limit: int = 50) -> list
 
     They are listed and never merged: an unverified request must not delay a verified one.
     """
+    entries = _entries_naming_the_same(request)
+    newest = func.max(entries.c.created_at).desc()
+    query = select(entries.c.request_id).group_by(entries.c.request_id).order_by(newest, entries.c.request_id)
+    return list(session.scalars(query.limit(limit)))
+
+
+def _entries_naming_the_same(request: DeletionRequest) -> Subquery:
+    """Select the entries of other requests that name the same subject, or one of the same samples."""
     ours, theirs = aliased(SuppressionEntry), aliased(SuppressionEntry)
-    query = (
-        select(theirs.request_id, func.max(theirs.created_at))
-        .join(ours, _same(ours, theirs))
+    found = (
+        select(theirs.request_id, theirs.created_at, theirs.lifted_at)
+        .select_from(ours)
+        .join(theirs, _same(ours, theirs, name))
         .where(ours.request_id == request.id, theirs.request_id != request.id)
-        .where(theirs.tenant_id == request.tenant_id)
-        .group_by(theirs.request_id)
-        .order_by(func.max(theirs.created_at).desc(), theirs.request_id)
-        .limit(limit)
+        for name in _NAMES
     )
-    return [request_id for request_id, _ in session.execute(query)]
+    return union_all(*found).subquery()
 
 
 def never_verified(session: Session, request: DeletionRequest) -> bool:
@@ -313,13 +328,8 @@ def lift_suppression(session: Session, request: DeletionRequest, reason: str) ->
             entry.lifted_at, entry.lifted_reason = at, reason
         record(session, request.tenant_id, "suppression.lifted", request_id=request.id, suppressions=len(entries))
         session.flush()
-    ours, theirs = aliased(SuppressionEntry), aliased(SuppressionEntry)
-    left = (
-        select(func.count(theirs.request_id.distinct()))
-        .join(ours, _same(ours, theirs))
-        .where(ours.request_id == request.id, theirs.request_id != request.id)
-        .where(theirs.tenant_id == request.tenant_id, theirs.lifted_at.is_(None))
-    )
+    theirs = _entries_naming_the_same(request)
+    left = select(func.count(theirs.c.request_id.distinct())).where(theirs.c.lifted_at.is_(None))
     return len(entries), session.scalar(left) or 0
 
 

@@ -33,6 +33,7 @@ WHOLE = {
     "service/api:inclusion": "a proof that is asked for by an entry's hash; certificates name indexes",
     "service/infra:migrate": "a migration, once",
     "service/models:_of_entries": "the first tally counts what was there before there were tallies",
+    "service/requests:_in_force": "a training: everybody who asked is left out",
     "service/requests:effective": "where a hold is in force, and in a restore: everybody who was served",
     "workers/storage:erase_ended": "models that ended in the last days, mostly none",
     "workers/storage:places": "an update that reads everybody's samples",
@@ -46,7 +47,12 @@ WHOLE = {
 """queries that may, by the room and the function that sends them, and when they do"""
 ROOT = Path(__file__).parents[2]
 OWN = tuple(f"{ROOT / room}/" for room in ("expunge/service", "expunge/workers", "tests"))
-_PLAN = re.compile(rf"SCAN ({'|'.join(GROWING)})\b|SEARCH memberships USING .*\(generation_id=\?\)$")
+_PLAN = re.compile(
+    rf"SCAN ({'|'.join(GROWING)})(_\d+)?\b"
+    r"|SEARCH memberships(_\d+)? USING .*\(generation_id=\?\)$"
+    r"|SEARCH suppressions(_\d+)? USING .*\(tenant_id=\?\)$"
+)
+"""also under the names that SQLAlchemy gives to aliases of a table"""
 QUERIES = ("SELECT", "UPDATE", "DELETE", "WITH")
 """not INSERT: its plan has scans for foreign keys that are made where a check is deferred, and none is"""
 FOUND: list[str] = []

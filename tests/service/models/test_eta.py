@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from expunge.service.api.console.words import machine_time
 from expunge.service.api.dependencies import Service
@@ -119,3 +119,26 @@ def test_who_waits_for_a_retrain_is_told_when_that_ends(client: TestClient, serv
         )
         open_generation(session, candidate)
     assert shown(client, request) == instant(planned + 900 * SECOND)
+
+
+@pytest.mark.parametrize("reason", [None, Reason.AWAITING_RETRAIN, Reason.AWAITING_BATCH])
+def test_a_person_in_many_models_costs_no_more_statements_than_in_one(
+    client: TestClient, service: Service, reason: Reason | None
+) -> None:
+    counts = {}
+    for person, models in (("ada", 1), ("bob", 12)):
+        names = [f"{person}-{number}" for number in range(models)]
+        for name in names:
+            took(service, live_model(service, name, {person: [f"{person}-1"], "other": ["o"]}), (2.0,), (4.0,))
+        order = {"subject_id": person, "models": names}
+        made = client.post(PATH, json=order, headers={"Idempotency-Key": person}).json()["id"]
+        with service.database.write() as session:
+            for task in session.scalars(select(Task).where(Task.request_id == made)):
+                task.reason, task.not_before = reason, now(session) + 3600 * SECOND
+            settle(session, [made])
+        statements: list[str] = []
+        event.listen(service.database.engine, "before_cursor_execute", lambda *seen, to=statements: to.append(seen[2]))
+        parts = client.get(f"{PATH}/{made}").json()["models"]
+        counts[models] = len(statements)
+        assert [part["expected_at"] is not None for part in parts] == [reason != Reason.AWAITING_RETRAIN] * models
+    assert counts[12] == counts[1], counts
