@@ -19,8 +19,8 @@ from tests.harness.statements import share_compiled_statements
 
 share_compiled_statements()
 plans.watch()
-LONG_ROOMS = ("stories", "workers", "contract", "faults")
-"""rooms whose files take long; a process that begins one of them last leaves the other idle"""
+LONG_ROOMS = ("stories", "test_pretend_device.py", "workers", "contract", "faults")
+"""rooms and files that take long; a process that begins one of them last leaves the other idle"""
 
 
 def pytest_configure(config: pytest.Config) -> None:

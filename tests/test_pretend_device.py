@@ -13,6 +13,7 @@ from tests.harness.device import folder, on_device
 
 ROOT = Path(__file__).parents[1]
 EVERY_METHOD = "tests/contract/test_contract.py"
+pytestmark = pytest.mark.timeout(900)  # each test is a suite of its own: a minute or two on an idle core
 
 
 def passed(*arguments: str, **variables: str) -> int:
@@ -49,7 +50,7 @@ def test_every_method_keeps_the_contract_with_states_that_move_between_two_updat
     ("chosen", "fewest"),
     [
         pytest.param(("-m", "not drill"), 30, id="rooms"),
-        pytest.param(("-m", "drill"), 1, id="processes", marks=[pytest.mark.drill, pytest.mark.timeout(900)]),
+        pytest.param(("-m", "drill"), 1, id="processes", marks=pytest.mark.drill),
     ],
 )
 def test_the_service_the_recipes_and_the_refusals_on_the_device(chosen: tuple[str, ...], fewest: int) -> None:
