@@ -29,6 +29,8 @@ DUE = {
 }
 SORTS = {"newest": "newest first", "oldest": "oldest first", "due": "nearest deadline first"}
 ROWS = 50
+MOST_COUNTED = 10_000
+"""a page of the list counts no further: it would read all requests that ever were"""
 _request = DeletionRequest
 
 
@@ -92,9 +94,10 @@ class ListFilter:
 _DEFAULTS = {each.name: each.default for each in fields(ListFilter)}
 
 
-def count(session: Session, chosen: ListFilter, tenant_id: str, at: int) -> int:
-    """Return how many requests the list shows on all its pages."""
-    return session.scalar(select(func.count()).select_from(_request).where(*chosen.conditions(tenant_id, at))) or 0
+def count(session: Session, chosen: ListFilter, tenant_id: str, at: int, most: int | None = None) -> int:
+    """Return how many requests the list shows on all its pages; no more than ``most`` are counted."""
+    shown = select(_request.id).where(*chosen.conditions(tenant_id, at)).limit(most).subquery()
+    return session.scalar(select(func.count()).select_from(shown)) or 0
 
 
 def page_of(session: Session, chosen: ListFilter, tenant_id: str, at: int) -> list[DeletionRequest]:

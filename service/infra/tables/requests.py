@@ -18,6 +18,7 @@ class DeletionRequest(Record):
     __table_args__ = (
         CheckConstraint("status IN ('queued','running','completed','cancelled','rejected','blocked')", name="status"),
         Index("ix_deletion_requests_page", "tenant_id", "created_at", "id"),
+        Index("ix_deletion_requests_received", "tenant_id", "received_at", "id"),
         Index("ix_deletion_requests_case", "tenant_id", "case_id"),
         Index("ix_deletion_requests_status", "tenant_id", "status"),
         Index("ix_deletion_requests_due", "status", "due_at"),

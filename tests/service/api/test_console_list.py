@@ -7,12 +7,15 @@ import html
 import io
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import select, update
+from sqlalchemy import event, select, update
 
+from expunge.service.api.console.pages import requests
 from expunge.service.api.dependencies import Service
+from expunge.service.api.views import selection
 from expunge.service.api.views.selection import DUE, ListFilter, count, page_of
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import DeletionRequest, Task
@@ -142,6 +145,35 @@ def test_pages_show_every_request_once(login: Login, town: list[str], service: S
     assert len(seen) == len(set(seen)) == total(first) == 63
     rows = list(csv.DictReader(io.StringIO(client.get(f"{PATH}.csv", params={"status": "blocked"}).text)))
     assert {row["id"] for row in rows} == set(seen)
+
+
+def test_a_long_list_is_counted_to_a_limit_and_its_pages_go_on(
+    login: Login, town: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (selection, requests):
+        monkeypatch.setattr(module, "ROWS", 2)
+    monkeypatch.setattr(requests, "MOST_COUNTED", 4)
+    client = login()
+    pages = [client.get(PATH, params={"page": number}).text for number in (1, 2, 3)]
+    assert all(f"More than <strong>4</strong> requests, page {number}" in pages[number - 1] for number in (1, 2, 3))
+    assert {request for page in pages for request in listed(page)} == set(town)
+    assert 'rel="next"' in pages[0] and ">2</a>" in pages[0]
+    few = client.get(PATH, params={"status": "blocked"}).text
+    assert total(few) == 3 and "page 1 of 2" in few
+
+
+def test_a_page_of_the_list_sorts_no_requests(login: Login, town: list[str], service: Service) -> None:
+    client, sent = login(), list[tuple[str, Any]]()
+    event.listen(service.database.engine, "before_cursor_execute", lambda *seen: sent.append((seen[2], seen[3])))
+    for sort in ("newest", "oldest"):
+        client.get(PATH, params={"sort": sort})
+    ordered = [each for each in sent if "ORDER BY deletion_requests.received_at" in each[0]]
+    with service.database.read() as session:
+        raw = session.connection().connection.driver_connection
+        assert raw is not None
+        plans = [raw.execute(f"EXPLAIN QUERY PLAN {text}", values).fetchall() for text, values in ordered]
+    steps = [step[3] for plan in plans for step in plan]
+    assert len(plans) == 2 and all("ix_deletion_requests_received" in step for step in steps), steps
 
 
 @pytest.mark.both_engines

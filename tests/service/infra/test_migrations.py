@@ -49,6 +49,7 @@ FROZEN = {
     "v0019_environment.py": "fef797b05f763f1151ef75ea8ca33460180a04f7f9e15fdcf1872d4075af689d",
     "v0021_spellings.py": "ef49fd621dcce6271b568ea13b13c66f56e24c881400c373875e82a18894ff0d",
     "v0022_parts.py": "8fbb1514cc64d94c1745b4d4ec41b725c56c17e3ad3baf4128361e6fd8408815",
+    "v0023_list.py": "307adf922d7bd7c61d78fbc6d4dd3fbb857424971de3eadead48f6e73a5736ce",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """

@@ -19,7 +19,17 @@ from expunge.service.api.console.visit import PageContext, Visitor
 from expunge.service.api.problems import ApiProblem, not_found
 from expunge.service.api.views.models import model_names
 from expunge.service.api.views.requests import DeletionRequestView, request_views
-from expunge.service.api.views.selection import DUE, ROWS, SORTS, STATUSES, ListFilter, all_of, count, page_of
+from expunge.service.api.views.selection import (
+    DUE,
+    MOST_COUNTED,
+    ROWS,
+    SORTS,
+    STATUSES,
+    ListFilter,
+    all_of,
+    count,
+    page_of,
+)
 from expunge.service.infra.db import now
 from expunge.service.infra.time import rfc_3339
 from expunge.service.requests import Reason, Regulation, RequestRefused, Status
@@ -38,14 +48,15 @@ def index(visit: Visitor, chosen: Chosen, select: Annotated[Literal["", "all"], 
     with visit.service.database.read() as session:
         at = now(session)
         rows = request_views(session, page_of(session, chosen, tenant, at), visit.caller.scopes)
-        total = count(session, chosen, tenant, at)
+        total = count(session, chosen, tenant, at, MOST_COUNTED + 1)
         models = model_names(session, tenant)
     choices = {"status": STATUSES, "reason": list(Reason), "model": models, "regulation": list(Regulation)}
     blocked = {row.id: row.reason for row in rows if row.status == Status.BLOCKED}
     bulk = [name for name, each in _IN_BULK.items() if each in blocked.values() and visit.allows(ACTS[name].route)]
     selectable = [id for id, reason in blocked.items() if reason in [_IN_BULK[name] for name in bulk]]
     marks = {"bulk": bulk, "selectable": selectable, "selected": select == "all"}
-    facts = {"chosen": chosen, "rows": rows, "total": total, "pages": max(1, ceil(total / ROWS)), "due": DUE}
+    pages = max(1, ceil(min(total, MOST_COUNTED) / ROWS))
+    facts = {"chosen": chosen, "rows": rows, "total": total, "most": MOST_COUNTED, "pages": pages, "due": DUE}
     return visit.page("requests.html", **facts, choices=choices, sorts=SORTS, **marks)
 
 
