@@ -146,7 +146,12 @@ TARGETS = (
     ),
     Target(
         "history: <= 1.2x up to 1,000,000 finished requests",
-        r"(an intake|an update|a tick|a scrape) after .* finished requests / after ",
+        r"(an intake|an update|a tick|a scrape|the page of a request|a page of the list) after .* requests / after ",
+        "history",
+    ),
+    Target(
+        "the pages about a person in 1,000 models: <= 3x those of one",
+        r"(the page of a request|a page of the list) in .* models / in ",
         "history",
     ),
     Target(

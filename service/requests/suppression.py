@@ -87,7 +87,8 @@ _FORGOTTEN_BEFORE = union_all(
         .join(Task, Task.request_id == _THEIRS.request_id)
         .join(Version, Version.id == Task.version_id)
         .where(_MINE.request_id.in_(bindparam("requests", expanding=True)))
-        .where(Task.model_id == bindparam("model"), Task.samples > 0, _THEIRS.lifted_at.is_(None))
+        # coalesce keeps SQLite from beginning with every task that the model ever had
+        .where(func.coalesce(Task.model_id, "") == bindparam("model"), Task.samples > 0, _THEIRS.lifted_at.is_(None))
         for name in _NAMES
     )
 ).order_by("version", "before")

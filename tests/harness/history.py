@@ -33,7 +33,6 @@ REQUESTS = {
         SELECT {ID.format("dd")}, 'default', {ID.format("aa")}, {DIGEST}, 1000 + x""",
     "certificates": f"""(request_id, completed_at, tenant_id, envelope, issued_at)
         SELECT {ID.format("aa")}, 2000000 + x, 'default', '{{}}', 3000000 + x""",
-    "forgotten": f"(generation_id, position, version_id) SELECT {GENERATION}, 1000000 + x, printf('cc%030x', x / 20)",
     "erasures": f"""(tenant_id, generation_id, version_id, key_id, created_at, destroyed_at)
         SELECT 'default', {GENERATION}, printf('cc%030x', x / {A_VERSION}), {ID.format("ee")}, 1000 + x, 2000 + x""",
     "audit_entries": f"""(tenant_id, log_index, leaf_hash, kind, request_id, body, created_at)
@@ -42,7 +41,7 @@ REQUESTS = {
     "idempotency_keys": f"""(tenant_id, actor_id, key, body_digest, status_code, headers, answer, expires_at)
         SELECT 'default', 'k', {ID.format("ff")}, {DIGEST}, 202, '{{}}', '{{}}', 9000000000000000""",
 }
-"""a row for each request"""
+"""a row for each request; none in ``forgotten``, which a generation has for each of its samples that left at most"""
 VERSIONS = {
     "versions": f"""(id, tenant_id, model_id, generation_id, number, parent_id, status, checkpoint, size, state, method,
             claim, samples, people, published_at, retired_at, purged_at)

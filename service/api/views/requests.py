@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from expunge.service.access import Caller, Scope
@@ -15,6 +15,7 @@ from expunge.service.api.problems import not_found
 from expunge.service.api.types import FreeText, Moment
 from expunge.service.api.views.versions import CLAIMED, GUARANTEE_NOTE, noted
 from expunge.service.certificates import differed, erasing
+from expunge.service.infra.db import batches
 from expunge.service.infra.tables import DeletionRequest, Generation, Model, Task, Version
 from expunge.service.infra.time import day_after, day_and_time
 from expunge.service.models import done_at, expected, standing
@@ -42,6 +43,7 @@ _NOTE = (
     "what the text of the id alone says, and not who is in the data: it looks damaged, or as no id of the models does; "
     "null: no more"
 )
+_GENERATIONS = select(Generation).where(Generation.id.in_(bindparam("ids", expanding=True)))
 _OPENING = Field(description="opens the commitment in the audit log and the certificate; it is not stored here")
 
 
@@ -213,6 +215,8 @@ def request_views(
     holds = holds_on(
         session, [(task.request_id, model) for task, model, *_ in found if task.reason == Reason.LEGAL_HOLD]
     )
+    batched = {model.generation_id for task, model, *_ in found if _waits_for_batch(task)}
+    generations = {each.id: each for some in batches(batched) for each in session.scalars(_GENERATIONS, {"ids": some})}
     moments = expected(session, [(task, model) for task, model, *_ in found])
     begins = cancellable(session, [(task, model) for task, model, *_ in found])
     for task, model, number, *claimed in found:
@@ -230,7 +234,7 @@ def request_views(
                 task.request_id,
                 [model.name],
                 holds.get((task.request_id, model.id), ()),
-                facts=_now(session, task, model, moments.get(task.id)),
+                facts=_now(session, task, model, generations.get(model.generation_id), moments.get(task.id)),
                 scopes=scopes,
             ),
         )
@@ -251,16 +255,21 @@ def request_views(
     ]
 
 
-def _now(session: Session, task: Task, model: Model, expected_at: int | None) -> dict[str, dict[str, Any]]:
-    """Return the stored facts of the task's reason, and what changes while it waits."""
+def _now(
+    session: Session, task: Task, model: Model, generation: Generation | None, expected_at: int | None
+) -> dict[str, dict[str, Any]]:
+    """Return the stored facts of the task's reason, and what changes while it waits.
+
+    ``generation``: the served one of a model whose batch the task waits for.
+    """
     reason, facts = reason_of(task.reason or ""), dict(task.facts or {})
     known: dict[str, Any] = {}
     match reason:
         case Reason.LARGE:
             named = positions(session, task.tenant_id, model.name, model.generation_id or 0, [task.request_id])
             known = {"samples": len(named.get(task.request_id, ())), "time": day_and_time(task.not_before)}
-        case Reason.AWAITING_BATCH if model.due_at is not None:
-            done = done_at(session.get_one(Generation, model.generation_id), model.due_at)
+        case Reason.AWAITING_BATCH if model.due_at is not None and generation is not None:
+            done = done_at(generation, model.due_at)
             known = {"time": day_and_time(model.due_at), "done_by": day_after(done)}
         case Reason.AWAITING_RETRAIN if expected_at is not None:
             known = {"time": day_and_time(expected_at)}
