@@ -7,42 +7,51 @@ service, then until the registration ends. Wall-clock time, because somebody wai
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from benchmarks.crowd import CONVERGED, write_crowd
-from benchmarks.intake import Side, both, client, database
-from benchmarks.release import TENANT, worker
+from benchmarks.posting import Endpoint, post, serving
+from benchmarks.release import TENANT, live, worker
+from expunge.service.access import Scope, create_key
 from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import Model
 from expunge.service.models import register
 from expunge.workers.runtime.process import Process
+from tests.harness import servers
 from tests.harness.process import ANY_DISTANCE
 from unlearning.accounting.policy import Policy
 
 SAMPLES, EACH, FEATURES, IDLE_SECONDS = 200_000, 5, 20, 20
+PEOPLE = [f"p{number}" for number in range(2000)]
+"""of the model that is live: whom the client posts, again and again"""
 MOST_RATIO, LONGEST = 2.0, 0.5
 POLICY = {"method": "newton", "guarantee": "proved", "max_distance": 1 / SAMPLES, "noise_std": 1000 / SAMPLES}
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as folder, database("PostgreSQL", Path(folder)) as url:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        servers.postgres(fsync="on") as server,
+        server.database() as url,
+    ):
         size = {"people": SAMPLES // EACH, "each": EACH, "features": FEATURES, "classes": 2}
         model = f"torch.nn.Linear({FEATURES}, 1, bias=False)"
         write_crowd(
             Path(folder), "large", model=model, loss="binary_logistic", training=CONVERGED, named="q{}".format, **size
         )
-        with both(Path(folder), url)["intake"] as side:
+        with api(Path(folder), url) as endpoint:
             end = time.perf_counter() + IDLE_SECONDS
-            idle = posts(side, lambda: time.perf_counter() < end)
+            idle = posts(endpoint, lambda: time.perf_counter() < end)
             with subprocess.Popen([sys.executable, "-m", "benchmarks.beside_registration", folder, url]) as child:
-                beside = posts(side, lambda: child.poll() is None)
+                beside = posts(endpoint, lambda: child.poll() is None)
             if child.returncode:
                 raise RuntimeError("the registration failed")
     sides = {"idle": told(idle), "beside": told(beside)}
@@ -54,11 +63,25 @@ def rows() -> Iterator[dict[str, Any]]:
     yield {"name": f"{name}: longest", "value": longest, "unit": "s", "sides": sides, **met}
 
 
-def posts(side: Side, goes_on: Callable[[], bool]) -> list[float]:
+@contextmanager
+def api(folder: Path, url: str) -> Iterator[Endpoint]:
+    """Serve the API of an installation with a live model, whose updates nobody carries out."""
+    process, _ = live(folder, database_url=url, people=len(PEOPLE), features=4, classes=2)
+    with process.storage.database.write() as session:
+        key = create_key(session, process.storage.pepper, label="bench", scopes=[Scope.DELETIONS_WRITE]).secret
+    process.storage.close()
+    environment = {"EXPUNGE_HOME": str(folder / "home"), "EXPUNGE_DATABASE_URL": url, "EXPUNGE_RATE": "1000000"}
+    command, port = [sys.executable, "-m", "expunge.service.api.http.serve"], servers.free_port()
+    with serving(command, port, environment, folder / "api.log"):
+        yield Endpoint(port, "/v1/deletion-requests", key)
+
+
+def posts(endpoint: Endpoint, goes_on: Callable[[], bool]) -> list[float]:
     """Return the seconds of each call."""
     seconds: list[float] = []
+    people = cycle(PEOPLE)
     while goes_on():
-        asyncio.run(client(side, time.perf_counter() + 0.5, seconds))
+        seconds += post(endpoint, people, until=time.perf_counter() + 0.5).seconds
     return seconds
 
 

@@ -23,7 +23,7 @@ import httpx
 from sqlalchemy import func, select
 
 from benchmarks.crowd import write_crowd
-from benchmarks.intake import cpu_seconds
+from benchmarks.process_tree import cpu_seconds
 from benchmarks.release import least_bytes, timed
 from expunge.service.infra.db import Database
 from expunge.service.infra.settings import Settings, ensure_secrets

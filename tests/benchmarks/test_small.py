@@ -49,6 +49,19 @@ def newton_and_mini(module: Any) -> Iterable[Mapping[str, Any]]:
 
 SMALL = {
     "accept": Small({"MODELS": (1, 20), "TIMES": 1, "PEOPLE": 10}),
+    "beside_peer": Small(
+        {
+            "PEOPLE": 40,
+            "ROUNDS": 1,
+            "DELETIONS": 1,
+            "CAMPAIGNS": 1,
+            "CAMPAIGN": 4,
+            "CLIENTS": (2,),
+            "WINDOWS": 1,
+            "WINDOW_SECONDS": 1,
+            "QUIET_SECONDS": 10,
+        }
+    ),
     "beside_registration": Small({"SAMPLES": 500, "IDLE_SECONDS": 1}),
     "bounds_hold": Small(rows=lambda module: module.rows(1), drill=False),
     "certificates": Small({"REQUESTS": 20}),
@@ -57,7 +70,6 @@ SMALL = {
     "example_recipes": Small({"PEOPLE": 2}, lambda module: module.rows(("estimator", "trees"))),
     "fairness": Small({"POSTS": 2, "WARM_UP": 1}),
     "history": Small({"FINISHED": (40, 80), "TIMES": 1}),
-    "intake": Small({"ROUNDS": 1, "WINDOW_SECONDS": 0.5, "PEOPLE": 20, "CLIENTS": (1,)}),
     "keyed_dropout": Small({"ROUNDS": 1, "STEPS": 1, "BATCH": 8}, drill=False),
     "latency": Small({"POSTS": 2, "STARTS": 1}),
     "many_people": Small(
