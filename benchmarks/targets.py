@@ -112,6 +112,10 @@ FORMS = (
     "digests under the pepper a fifth. A million of all five shapes meet it. Needed: one form for prefix and "
     "punctuation, which finds fewer misspelled ids."
 )
+NEAR_IDS = (
+    "Five of the thirteen look for nearly the same id: under a hold, known already, in a near form, compared with "
+    "less, decided before. An id that is known exactly takes the same five, so that no answer's time tells who is known."
+)
 PARTS = (
     "The answer has a part for each model, some .1 ms each to read, explain and write, as many statements as for one. "
     "Needed: a list that counts the parts and does not write them."
@@ -320,6 +324,7 @@ TARGETS = (
         "accepting a person in 20 and 270 models: 8 statements, <= 1.5x and 8x (PostgreSQL 5.5x) of one",
         r"accepting a person in \d+ models?, ",
         "accept",
+        NEAR_IDS,
     ),
     Target(
         "one deletion: <= 2x a peer's CPU, and its time from POST to completed",
