@@ -114,7 +114,7 @@ FORMS = (
 )
 NEAR_IDS = (
     "Five of the thirteen look for nearly the same id: under a hold, known already, in a near form, compared with "
-    "less, decided before. An id that is known exactly takes the same five, so that no answer's time tells who is known."
+    "less, decided before. An id that is known exactly takes the same five, so that no time tells who is known."
 )
 PARTS = (
     "The answer has a part for each model, some .1 ms each to read, explain and write, as many statements as for one. "
