@@ -28,7 +28,7 @@ FOR_LONG_SECONDS = 600
 STOPS = 3
 """as many as once refused the model"""
 SOON_SECONDS = 2.0
-GRACE_SECONDS = 15.0
+GRACE_SECONDS = 30.0
 """what docker-compose.yml, the units of systemd and the chart give"""
 TRAINS_SECONDS = 6.0
 """a claim this old is in its training; of a preparation, once its worker has written so"""
