@@ -65,11 +65,13 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """Check the device, the walls, every recipe in the folder, and every generation that serves a model."""
     yield device(settings.device)
     yield walls(try_walls(), observe([settings.recipes, *settings.folders]))
+    serving = _served(settings)
+    used = {served.recipe for served in serving}
     for name in recipes.names(settings.recipes):
         path = locate(settings.recipes, name)
         if path is not None and not is_other_module(path):
-            yield recipe(settings, name)
-    for served in _served(settings):
+            yield recipe(settings, name, is_used=name in used)
+    for served in serving:
         yield generation(settings, served)
 
 
@@ -91,12 +93,21 @@ def walls(found: Probe, around: Surroundings) -> Finding:
     return Finding("walls", True, *explain(found, around))
 
 
-def recipe(settings: Settings, name: str) -> Finding:
-    """Check that the recipe's file can be imported behind walls, and declares sources; it is not run."""
+def recipe(settings: Settings, name: str, *, is_used: bool) -> Finding:
+    """Check that the recipe's file can be imported behind walls, and declares sources; it is not run.
+
+    It is no fault where no model uses the recipe and a package that it imports is not installed: some of the examples
+    need more than Expunge does.
+    """
     try:
         declared(settings, DEFAULT_TENANT, name)
     except Refused as error:
-        return by_reason(f"recipe {name}", *reason_of(error))
+        reason, facts = reason_of(error)
+        if facts.get("error") == ModuleNotFoundError.__name__ and not is_used:
+            where = f"{facts['file']}:{facts['line']}"
+            what = f"It imports a package that is not installed here, at {where}. No model uses it."
+            return Finding(f"recipe {name}", True, what)
+        return by_reason(f"recipe {name}", reason, facts)
     return Finding(f"recipe {name}", True, "It imports.")
 
 

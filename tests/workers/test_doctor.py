@@ -177,9 +177,9 @@ FAULTS: dict[str, tuple[Break, str, str]] = {
     "clock of a process": (after(wrong_clock), "clock", "worker is 90 s behind"),
     "store not writable": (store_under_a_file, "store", "cannot be written"),
     "recipe that does not import": (
-        after(lambda w: (w.settings.recipes / "bad.py").write_text("import no_such_module\ndef recipe(): ...\n")),
+        after(lambda w: (w.settings.recipes / "bad.py").write_text("1 / 0\ndef recipe(): ...\n")),
         "recipe bad",
-        "The recipe fails: ModuleNotFoundError at bad.py:1. Correct it, then retry.",
+        "The recipe fails: ZeroDivisionError at bad.py:1. Correct it, then retry.",
     ),
     "CUDA asked for and missing": (altered(device="cuda:99"), "device", "CUDA build"),
     "recipe of a generation changed": (
@@ -232,6 +232,17 @@ def test_files_that_are_no_recipes_are_named_and_skipped(sound: World) -> None:
     told = {finding.name: finding.what for finding in findings}
     assert "Skipped, for they define no recipe(): shared.py." in told["recipes"] and "recipe shared" not in told
     assert "recipes: rows." in told["recipes"]
+
+
+def test_a_package_that_is_missing_is_a_fault_of_recipes_that_models_use(sound: World) -> None:
+    needy = f"import no_such_module\n{RECIPE}"
+    (sound.settings.recipes / "needy.py").write_text(needy)
+    findings = {finding.name: finding for finding in look(sound.settings)}
+    assert findings["recipe needy"].well
+    what = "It imports a package that is not installed here, at needy.py:1. No model uses it."
+    assert findings["recipe needy"].what == what
+    (sound.settings.recipes / "rows.py").write_text(needy)
+    assert set(faults(look(sound.settings))) == {"recipe rows", "generation of m"}
 
 
 def test_an_exhausted_budget_is_well_while_nobody_waits_or_a_retrain_is_on_its_way(sound: World) -> None:

@@ -72,6 +72,8 @@ def over(check: Check) -> None:
     secrets = project.folder / "secrets"
     for path in (secrets, *secrets.iterdir()):
         shutil.chown(path, 10001, 10001)
+    for name in ("pepper", "sealing.key", "signing.key", "session.key"):
+        (secrets / name).chmod(0o600)  # 0.2.0 had them read by everybody who may enter the folder
     recipes = project.folder / "recipes"
     shutil.copytree(project.folder / "examples", recipes, dirs_exist_ok=True)
     for name in ("backups", "data"):
