@@ -151,7 +151,8 @@ def test_three_planned_stops_cost_a_registration_and_a_deletion_nothing(trio: St
     assert [entry["attempt"] for entry in training.entries("preparation.claimed")] == [1] * (STOPS + 1)
     lines = [json.loads(line) for line in training.log() if "given back" in line]
     assert [line["phase"] for line in lines].count("train") == STOPS, lines
-    assert [line["phase"] for line in lines].count(UNLEARN) == 1, lines
+    (updating,) = (line["phase"] for line in lines if line["phase"] != "train")
+    assert updating in ("load", UNLEARN), "an update begins with its rows; on a busy machine it still loads them"
     assert {line["level"] for line in lines} == {"WARNING"}
     assert not any("taken over" in line for line in training.log())
 
