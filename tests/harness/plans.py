@@ -35,6 +35,7 @@ WHOLE = {
     "service/models:_of_entries": "the first tally counts what was there before there were tallies",
     "service/requests:_in_force": "a training: everybody who asked is left out",
     "service/queue:suppressing": "a training, the same",
+    "service/requests:names_with_requests": "a measurement draws people, of whom nobody may have asked",
     "service/requests:effective": "where a hold is in force, and in a restore: everybody who was served",
     "workers/storage:erase_ended": "models that ended in the last days, mostly none",
     "workers/storage:places": "an update that reads everybody's samples",
