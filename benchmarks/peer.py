@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import uuid4
 
 from celery import Celery
@@ -43,7 +43,7 @@ database = create_engine(os.environ["PEER_DATABASE_URL"], pool_size=20, max_over
 if database.dialect.name == "sqlite":
 
     @event.listens_for(database, "connect")
-    def make_durable(connection, _record) -> None:  # type: ignore[no-untyped-def]
+    def make_durable(connection: Any, _record: Any) -> None:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000"):
             connection.execute(f"PRAGMA {pragma}")
 

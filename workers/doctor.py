@@ -96,8 +96,8 @@ def walls(found: Probe, around: Surroundings) -> Finding:
 def recipe(settings: Settings, name: str, *, is_used: bool) -> Finding:
     """Check that the recipe's file can be imported behind walls, and declares sources; it is not run.
 
-    It is no fault where no model uses the recipe and a package that it imports is not installed: some of the examples
-    need more than Expunge does.
+    It is no fault where no served model uses the recipe and a package that it imports is not installed: some of the
+    examples need more than Expunge does.
     """
     try:
         declared(settings, DEFAULT_TENANT, name)
@@ -105,7 +105,7 @@ def recipe(settings: Settings, name: str, *, is_used: bool) -> Finding:
         reason, facts = reason_of(error)
         if facts.get("error") == ModuleNotFoundError.__name__ and not is_used:
             where = f"{facts['file']}:{facts['line']}"
-            what = f"It imports a package that is not installed here, at {where}. No model uses it."
+            what = f"It imports a package that is not installed here, at {where}. No served model uses it."
             return Finding(f"recipe {name}", True, what)
         return by_reason(f"recipe {name}", reason, facts)
     return Finding(f"recipe {name}", True, "It imports.")

@@ -98,11 +98,11 @@ def _update_seconds(session: Session, model_ids: Collection[str]) -> dict[str, f
 
     A model of which neither is known is left out.
     """
-    found: dict[str, list[float]] = {}
+    updates: dict[str, list[float]] = {}
     for some in batches(model_ids):
         for model_id, seconds in session.execute(_LAST_UPDATES, {"models": some}):
-            found.setdefault(model_id, []).append(seconds)
-    took = {model_id: statistics.median(seconds) for model_id, seconds in found.items()}
+            updates.setdefault(model_id, []).append(seconds)
+    took = {model_id: statistics.median(seconds) for model_id, seconds in updates.items()}
     for some in batches(set(model_ids) - took.keys()):
         for generation in session.scalars(_SERVED, {"models": some}):
             trained = measured_seconds(generation)
@@ -114,12 +114,12 @@ def _update_seconds(session: Session, model_ids: Collection[str]) -> dict[str, f
 
 def _retrained_at(session: Session, model_ids: Collection[str]) -> dict[str, int]:
     """Return when the retrain that is planned ends, if it takes as long as the last training; by model."""
-    found: dict[str, int] = {}
+    planned: dict[str, Generation] = {}
     for some in batches(model_ids):
-        for candidate in session.scalars(_CANDIDATES, {"models": some}):
-            seconds = (candidate.report or {}).get("eta_seconds")
-            if seconds is None:
-                found.pop(candidate.model_id, None)  # of an earlier candidate
-            else:
-                found[candidate.model_id] = candidate.created_at + int(float(seconds) * SECOND)
-    return found
+        planned |= {candidate.model_id: candidate for candidate in session.scalars(_CANDIDATES, {"models": some})}
+    expected_seconds = {model_id: (each.report or {}).get("eta_seconds") for model_id, each in planned.items()}
+    return {
+        model_id: planned[model_id].created_at + int(float(seconds) * SECOND)
+        for model_id, seconds in expected_seconds.items()
+        if seconds is not None
+    }

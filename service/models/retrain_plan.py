@@ -34,8 +34,8 @@ PORTED = "ported"
 """in a manifest: the method that a port gave the model instead of its policy's; later generations have it too"""
 HOLDS_READ_AT = "holds_read_at"
 """in a manifest: when an attempt at a port read the legal holds, in microseconds since 1970"""
-WITHOUT_ROWS = frozenset({Guarantee.ESTIMATED})
-"""the guarantees that most recipes with rows cannot have: their port trains exactly instead"""
+NOT_PORTED = frozenset({Guarantee.ESTIMATED})
+"""guarantees that a port leaves behind, and trains exactly: most recipes with rows cannot have them"""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _candidate(session: Session, model: Model, served: Generation, *, ports: boo
     policy = Policy.from_json(model.policy)
     frozen = served.manifest or {}
     if ports:
-        follows = policy.guarantee not in WITHOUT_ROWS
+        follows = policy.guarantee not in NOT_PORTED
         instead = {} if follows else {PORTED: {"method": RETRAIN, "instead": served.method}}
     else:
         instead = {name: frozen[name] for name in ("chosen", PORTED) if name in frozen}

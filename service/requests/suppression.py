@@ -263,14 +263,14 @@ def related(session: Session, request: DeletionRequest, limit: int = 50) -> list
 def _entries_naming_the_same(request: DeletionRequest) -> Subquery:
     """Select the entries of other requests that name the same subject, or one of the same samples."""
     ours, theirs = aliased(SuppressionEntry), aliased(SuppressionEntry)
-    found = (
+    by_name = (
         select(theirs.request_id, theirs.created_at, theirs.lifted_at)
         .select_from(ours)
         .join(theirs, _same(ours, theirs, name))
         .where(ours.request_id == request.id, theirs.request_id != request.id)
         for name in _NAMES
     )
-    return union_all(*found).subquery()
+    return union_all(*by_name).subquery()
 
 
 def never_verified(session: Session, request: DeletionRequest) -> bool:

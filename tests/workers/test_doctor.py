@@ -239,7 +239,7 @@ def test_a_package_that_is_missing_is_a_fault_of_recipes_that_models_use(sound: 
     (sound.settings.recipes / "needy.py").write_text(needy)
     findings = {finding.name: finding for finding in look(sound.settings)}
     assert findings["recipe needy"].well
-    what = "It imports a package that is not installed here, at needy.py:1. No model uses it."
+    what = "It imports a package that is not installed here, at needy.py:1. No served model uses it."
     assert findings["recipe needy"].what == what
     (sound.settings.recipes / "rows.py").write_text(needy)
     assert set(faults(look(sound.settings))) == {"recipe rows", "generation of m"}

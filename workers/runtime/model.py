@@ -46,10 +46,8 @@ class OpenModel:
 
     def under(self, guarantee: Guarantee) -> OpenModel:
         """Return the opened model with its method as it works under a generation's guarantee."""
-        if (
-            self.world_model is not None and not self.world_model.has_judge
-        ):  # its worlds do that, which know the recipe's loss
-            return self
+        if self.world_model is not None and not self.world_model.has_judge:
+            return self  # its worlds do that, which know the recipe's loss
         return replace(self, method=self.method.under(guarantee, self.recipe))
 
     def accuracies(self, weights: Sequence[Tensor]) -> list[float | None]:

@@ -403,9 +403,8 @@ def _require_dimension(state: State, bench: OpenModel, guarantee: Guarantee) -> 
 def _changed(claim: Deletions, current: Current, bench: OpenModel, settings: Settings) -> Blocked | None:
     """Return in what the opened model, or this machine, is not the registered one; None where it is."""
     frozen = current.manifest
-    dimension = (
-        frozen["dimension"] if bench.world_model is not None else bench.problem.dimension
-    )  # known when it is asked
+    # a world says it later, once it is asked
+    dimension = bench.problem.dimension if bench.world_model is None else frozen["dimension"]
     names = ("recipe_digest", "settings_digest", "dimension")
     if (bench.digest, bench.settings, dimension) != tuple(frozen[name] for name in names):
         file = recipes.find(recipes_of(settings.recipes, claim.tenant_id), claim.recipe).name

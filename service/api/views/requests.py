@@ -215,8 +215,8 @@ def request_views(
     holds = holds_on(
         session, [(task.request_id, model) for task, model, *_ in found if task.reason == Reason.LEGAL_HOLD]
     )
-    batched = {model.generation_id for task, model, *_ in found if _waits_for_batch(task)}
-    generations = {each.id: each for some in batches(batched) for each in session.scalars(_GENERATIONS, {"ids": some})}
+    served = {model.generation_id for task, model, *_ in found if _waits_for_batch(task)}
+    generations = {each.id: each for ids in batches(served) for each in session.scalars(_GENERATIONS, {"ids": ids})}
     moments = expected(session, [(task, model) for task, model, *_ in found])
     begins = cancellable(session, [(task, model) for task, model, *_ in found])
     for task, model, number, *claimed in found:

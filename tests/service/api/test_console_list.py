@@ -158,6 +158,7 @@ def test_a_long_list_is_counted_to_a_limit_and_its_pages_go_on(
     assert all(f"More than <strong>4</strong> requests, page {number}" in pages[number - 1] for number in (1, 2, 3))
     assert {request for page in pages for request in listed(page)} == set(town)
     assert 'rel="next"' in pages[0] and ">2</a>" in pages[0]
+    assert 'rel="next"' not in client.get(PATH, params={"page": 4}).text, "nothing follows an empty page"
     few = client.get(PATH, params={"status": "blocked"}).text
     assert total(few) == 3 and "page 1 of 2" in few
 

@@ -56,8 +56,10 @@ def index(visit: Visitor, chosen: Chosen, select: Annotated[Literal["", "all"], 
     selectable = [id for id, reason in blocked.items() if reason in [_IN_BULK[name] for name in bulk]]
     marks = {"bulk": bulk, "selectable": selectable, "selected": select == "all"}
     pages = max(1, ceil(min(total, MOST_COUNTED) / ROWS))
-    facts = {"chosen": chosen, "rows": rows, "total": total, "most": MOST_COUNTED, "pages": pages, "due": DUE}
-    return visit.page("requests.html", **facts, choices=choices, sorts=SORTS, **marks)
+    more = chosen.page < pages or (total > MOST_COUNTED and len(rows) == ROWS)
+    counts = {"total": total, "most": MOST_COUNTED, "pages": pages, "more": more}
+    filters = {"chosen": chosen, "choices": choices, "due": DUE, "sorts": SORTS}
+    return visit.page("requests.html", rows=rows, **filters, **counts, **marks)
 
 
 @router.get("/console/requests.csv")
