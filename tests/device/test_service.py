@@ -11,6 +11,7 @@ import pytest
 from expunge.service.infra.settings import Settings, ensure_secrets
 from expunge.service.infra.tables import Model
 from expunge.service.requests import Reason
+from tests.harness.draws import fix_draw
 from tests.harness.stack import running
 from tests.workers.worlds import RECIPES, World, open_world
 
@@ -28,6 +29,7 @@ def world(database_url: str, tmp_path: Path, recipes: Path) -> Iterator[World]:
     chosen = Settings(
         home=tmp_path / "home", database_url=database_url, recipes=recipes, device="pretend", trial_seconds=60
     )
+    fix_draw(chosen)
     ensure_secrets(chosen)
     world = open_world(chosen)
     yield world

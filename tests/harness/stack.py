@@ -24,6 +24,7 @@ from expunge.service.infra.settings import Settings
 from expunge.service.infra.tenants import DEFAULT_TENANT
 from expunge.workers.runtime.rows_recipe import salt_of
 from expunge_client.cli.client import Account, Client
+from tests.harness.draws import fix_draw
 from tests.harness.process import FAST, PATH_OF_TESTS, command
 from tests.harness.servers import Postgres, Redis, free_port
 from unlearning.rows import is_aside
@@ -200,6 +201,7 @@ def _started(home: Path, recipes: Path, settings: Mapping[str, str], limits: Lim
     environment |= PATH_OF_TESTS | variables | {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
     values: dict[str, Any] = {name.lower(): value for name, value in ours.items()}
     chosen = Settings(**values)
+    fix_draw(chosen)
     prepare(chosen).close()
     processes = {child.name: child for child in children(home, "127.0.0.1", port, environment)}
     for child in processes.values():

@@ -17,6 +17,7 @@ from expunge.workers import app
 from expunge.workers.runtime import heartbeat, rows_recipe, worlds
 from expunge.workers.training import prepare
 from expunge.workers.update import run
+from tests.harness.draws import fix_draw
 from tests.service.conftest import database_url, postgres_databases, sqlite_template
 from tests.workers import meanwhile
 from tests.workers.worlds import RECIPES, World, open_world
@@ -68,6 +69,7 @@ def settings(database_url: str, tmp_path: Path) -> Settings:
         device="cpu",
         trial_seconds=0,  # a second training takes a world more
     )
+    fix_draw(chosen)
     ensure_secrets(chosen)
     return chosen
 

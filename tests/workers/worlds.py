@@ -51,6 +51,7 @@ from expunge.workers.scheduler.run import LEASE as SCHEDULER
 from expunge.workers.storage import private_state
 from expunge.workers.storage.storage import Storage
 from expunge.workers.update import run
+from tests.harness.draws import fix_draw
 from tests.workers import meanwhile
 from unlearning.accounting.policy import Policy
 from unlearning.recipe import Recipe
@@ -341,6 +342,7 @@ def settings_of(home: Path, database_url: str, recipes: Path = RECIPES, **change
     copies = home.parent / "recipes"
     shutil.copytree(recipes, copies, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     chosen = Settings(home=home, database_url=database_url, recipes=copies, device="cpu", **changes)
+    fix_draw(chosen)
     ensure_secrets(chosen)
     return chosen
 

@@ -18,7 +18,7 @@ def training(epochs: int, batch_size: int, rate: float) -> ul.Training:
 
 
 def recipe(rows: ul.Rows = ul.table("images_240_of_60.csv", person="person", id="image", aside=0.25)) -> ul.Recipe:
-    return on_drawn(rows, lambda: resnet(2), training(6, 32, 0.1), apart=True)
+    return on_drawn(rows, lambda: resnet(2), training(12, 32, 0.1), apart=True)
 
 
 def whole(rows: ul.Rows) -> ul.Recipe:
