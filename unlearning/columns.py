@@ -37,6 +37,14 @@ class Column(Sequence[Value], Generic[Value]):
         codes = np.fromiter((places.setdefault(entry, len(places)) for entry in entries), dtype=np.int64)
         return cls(torch.from_numpy(codes), tuple(places))
 
+    @classmethod
+    def joined(cls, columns: Sequence[Column[Value]]) -> Column[Value]:
+        """Return the column of the rows of these, one column after the other."""
+        whole = cls.of(value for column in columns for value in column.values)
+        starts = np.cumsum([0, *(len(column.values) for column in columns)]).tolist()
+        codes = [column.codes + start for column, start in zip(columns, starts[:-1], strict=True)]
+        return cls(whole.codes[torch.cat(codes)], whole.values)
+
     def __len__(self) -> int:
         return len(self.codes)
 

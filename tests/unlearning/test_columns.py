@@ -29,6 +29,14 @@ def test_a_column_is_the_list_that_it_was_made_of(words: list[str]) -> None:
 
 
 @settings(max_examples=50, deadline=None)
+@given(st.lists(WORDS, min_size=1, max_size=4))
+def test_columns_are_joined_one_after_the_other(several: list[list[str]]) -> None:
+    joined = Column.joined([Column.of(words) for words in several])
+    assert list(joined) == [word for words in several for word in words]
+    assert len(joined.values) == len({*joined.values})
+
+
+@settings(max_examples=50, deadline=None)
 @given(WORDS)
 def test_the_first_repeated_text_is_found(words: list[str]) -> None:
     again = [place for place, word in enumerate(words) if word in words[:place]]

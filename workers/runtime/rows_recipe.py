@@ -28,6 +28,7 @@ from expunge.workers.runtime.world import Code
 from expunge.workers.runtime.worlds import SourceReader, declare, enter_with_readers, read_by_function, read_sources
 from unlearning.accounting.policy import Granularity
 from unlearning.artefact import Artefact
+from unlearning.columns import Column
 from unlearning.recipe import Recipe, Samples
 from unlearning.rows import ReaderSource, path_beneath
 from unlearning.types import RecipeError, Refused
@@ -149,7 +150,11 @@ class SourceUnits:
         ids = {source: list(survey.ids) for source, survey in self.reader.surveys.items()}
         names = [self._name(unit, ids[unit[0]][unit[1]]) for unit in units]
         targets = torch.zeros(len(inputs), dtype=torch.int64)
-        return Samples(names, [*map(self.people, units)], inputs, targets)
+        people = [
+            survey.people.take(torch.tensor([number for of, number in units if of == source], dtype=torch.int64))
+            for source, survey in self.reader.surveys.items()
+        ]
+        return Samples(names, Column.joined(people).compact(), inputs, targets)
 
     def _name(self, unit: Unit, id: str) -> str:
         """Return the id of a unit: that of its row, or else its people; of several sources with the source's name."""

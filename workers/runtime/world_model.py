@@ -64,6 +64,7 @@ from expunge.workers.storage.threads import own_threads
 from unlearning.accounting.certificate import Constant, Guarantee
 from unlearning.accounting.world import DeclaredFile, Enclosure, WorldRecord
 from unlearning.bounds.minimiser import AROUND, DRAWN
+from unlearning.columns import Column
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem, Slot
 from unlearning.model.training import Whole
@@ -426,14 +427,16 @@ class WorldModel:
 
     def _recipe(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Recipe:
         """Return the recipe whose samples (n) are digests (n, 32); those of people without any stand behind."""
-        people = [tuple(map(str, names)) for names in facts["people"]]
-        codes, contents = tensors["codes"].tolist(), tensors["contents"]
-        owners = [people[code] for code in codes]
-        silent = sorted({self.units.people(unit) for unit in self.staying}.difference(owners))
+        people, contents = [tuple(map(str, names)) for names in facts["people"]], tensors["contents"]
+        owners = Column(tensors["codes"], people)
+        if len(owners) and not 0 <= int(owners.codes.min()) <= int(owners.codes.max()) < len(people):
+            raise ValueError("samples of people who are not named")
+        silent = sorted({self.units.people(unit) for unit in self.staying} - owners.distinct())
         ids = [*map(str, facts["ids"]), *map(silent_id, silent)]
+        owners = Column.joined([owners, Column.of(silent)])
         samples = Samples(
             ids,
-            [*owners, *silent],
+            owners,
             torch.cat([contents, torch.zeros(len(silent), 32, dtype=torch.uint8)]),
             torch.zeros(len(ids), dtype=torch.int64),
         )

@@ -96,10 +96,7 @@ class SampleIndex(SampleDigests):
     def named(self, names: Set[str]) -> Tensor:
         """Return a mask (n,) bool: the names hold the sample, or one of its people."""
         wanted = np.frombuffer(b"".join(map(bytes.fromhex, names)), dtype=np.uint8).reshape(-1, LONG)
-        samples = torch.zeros(len(self), dtype=torch.bool)
-        places = _places(self.samples, wanted)
-        samples[places[places >= 0]] = True
-        return samples | self.subjects.where(lambda people: not names.isdisjoint(people))
+        return is_among(self.samples, wanted) | self.subjects.where(lambda people: not names.isdisjoint(people))
 
 
 @dataclass(frozen=True)
@@ -255,14 +252,15 @@ def places(session: Session, generation_id: int) -> SampleIndex:
     columns = (table.position, table.sample_digest, table.content_digest, table.holder, table.subject_digest)
     query = select(*columns).where(table.generation_id == generation_id)
     # the connection gives plain rows; the session would look for entities in each of them
-    ordered = query.order_by(table.position, table.subject_digest).execution_options(yield_per=BLOCK)
+    ordered = query.order_by(table.position).execution_options(yield_per=BLOCK)  # as the index has them
     read = session.connection().execute(ordered)
     positions: list[int] = []
     digests_read = bytearray(), bytearray()
     known: tuple[dict[str, int], dict[str, int]] = ({}, {})
     codes: tuple[list[int], list[int]] = ([], [])
     for part in read.partitions():
-        some, named, content, *people_here = zip(*part, strict=True)
+        flat = list(chain.from_iterable(part))  # zip(*part) takes a row from each of many iterators, far apart
+        some, named, content, *people_here = (flat[place :: len(columns)] for place in range(len(columns)))
         positions.extend(some)
         digests_read[0].extend(bytes.fromhex("".join(named)))
         digests_read[1].extend(bytes.fromhex("".join(content)))
@@ -283,7 +281,7 @@ def _several(
     if len(first) == len(codes):
         return Column(torch.from_numpy(codes), tuple((name,) for name in names))
     ends = [*first.tolist(), len(codes)]
-    return Column.of(tuple(names[code] for code in codes[start:end]) for start, end in pairwise(ends))
+    return Column.of(tuple(sorted(names[code] for code in codes[start:end])) for start, end in pairwise(ends))
 
 
 def held_out(session: Session, tenant_id: str, generation_id: int) -> frozenset[str]:
@@ -338,6 +336,11 @@ def compared(now: SampleDigests, then: SampleDigests) -> DigestDiff:
     there = here >= 0
     changed = (now.contents[here[there]] != then.contents[there]).any(axis=1)
     return DigestDiff(torch.from_numpy(here), int((~there).sum()), int(changed.sum()))
+
+
+def is_among(digests_here: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> Tensor:
+    """Return a mask (n,) bool: which digests (n, 32) are among these (m, 32)."""
+    return torch.from_numpy(_places(wanted, digests_here) >= 0)
 
 
 def _places(among: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -155,17 +155,14 @@ def _sides(
     A unit leaves with its people; where the source names its rows, also with a sample of the row's name.
     """
     samples = units.samples
-    names = manifest.HexColumn(manifest.named(storage.pepper, job.tenant_id, samples))
+    names = manifest.named(storage.pepper, job.tenant_id, samples)
     people = manifest.subjects_of(storage.pepper, job.tenant_id, samples)
-    stay, leave = frozenset(wanted.subjects.distinct()), frozenset(theirs.subjects.distinct())
-    gone, going = (frozenset(manifest.HexColumn(index.samples)) for index in (away, theirs))
-    sides: tuple[list[Unit], list[Unit]] = [], []
-    for unit, name, owners in zip(units.by_digest.values(), names, people, strict=True):
-        if owners in stay and name not in gone:
-            sides[0].append(unit)
-        elif name in going or owners in leave:
-            sides[1].append(unit)
-    return sides
+    stay, leave = wanted.subjects.distinct(), theirs.subjects.distinct()
+    stays = people.where(stay.__contains__) & ~manifest.is_among(names, away.samples)
+    leaves = ~stays & (people.where(leave.__contains__) | manifest.is_among(names, theirs.samples))
+    everyone = [*units.by_digest.values()]
+    staying, leaving = ([everyone[place] for place in side.nonzero().squeeze(1).tolist()] for side in (stays, leaves))
+    return staying, leaving
 
 
 def _as_they_are(
