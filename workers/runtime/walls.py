@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -155,9 +156,9 @@ def draw(standing: frozenset[Wall], *, more: Iterable[str | Path] = (), closed: 
     Raises ValueError: without a new root, a closed folder would be readable.
     """
     cards = tuple(str(path) for path in sorted(Path("/dev").glob("nvidia*")))
-    configuration = (f"/etc/{name}" for name in CONFIGURATION)
-    opened, links = _resolve([*SYSTEM, *(OF_CARDS if cards else ()), *configuration, *_packages(), *more])
-    walls = Walls(standing, tuple(_outermost(opened)), links, DEVICES + cards, _covered(opened, closed))
+    (libraries, links), (others, more_links) = _libraries(with_cards=bool(cards)), _resolve(more)
+    opened = libraries | others
+    walls = Walls(standing, tuple(_outermost(opened)), links | more_links, DEVICES + cards, _covered(opened, closed))
     if walls.closed and Wall.ROOT not in standing:
         raise ValueError(f"{walls.closed[0]} lies in a folder that Python reads, and no new root can hide it. Move it.")
     return walls
@@ -408,6 +409,13 @@ def _restrict(walls: Walls, *, tcp: bool) -> None:
         writing += EMPTY
     rules = dict.fromkeys(reading, kernel.READING) | dict.fromkeys(writing, everything)
     kernel.restrict(rules, everything, network=3 if tcp else 0, scoped=3)
+
+
+@cache
+def _libraries(*, with_cards: bool) -> tuple[set[str], dict[str, str]]:
+    """Return what every world of this machine may open: real paths, and the links that lead to them."""
+    configuration = (f"/etc/{name}" for name in CONFIGURATION)
+    return _resolve([*SYSTEM, *(OF_CARDS if with_cards else ()), *configuration, *_packages()])
 
 
 def _packages() -> list[str]:
