@@ -179,12 +179,17 @@ def live(
 ) -> tuple[Process, str]:
     """Return a process and the id of its live model ``m``, of the recipe that ``write_crowd`` makes of ``crowd``."""
     write_crowd(home, **crowd)
+    process = opened(home, database_url)
+    return process, another(process, "m", policy)
+
+
+def opened(home: Path, database_url: str | None = None) -> Process:
+    """Return a process of a new installation, whose recipes lie in ``home``."""
     chosen = {} if database_url is None else {"database_url": database_url}
     settings = Settings(home=home / "home", recipes=home, device="cpu", **chosen)
     ensure_secrets(settings)
     migrate(Database(settings.database_url))
-    process = Process.of(settings, ANY_DISTANCE)
-    return process, another(process, "m", policy)
+    return Process.of(settings, ANY_DISTANCE)
 
 
 def another(process: Process, name: str, policy: Mapping[str, Any]) -> str:

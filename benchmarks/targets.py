@@ -389,6 +389,11 @@ TARGETS = (
         "worlds",
         WORLD,
     ),
+    Target(
+        "LightGBM of four shards, fits of .4 s: a deletion <= .9 s of CPU, the first version <= 8",
+        r"LightGBM, 4 shards: (a deletion|the first version)$",
+        "sharded_trees",
+    ),
     Target("recipes with rows: mapped rows are read without a copy", r"own memory of a pass over", "worlds"),
     Target("GPU: update time split", r"ResNet-18, .*: an update's (maths|device to host|storage)", "gpu", seen=NO_GPU),
 )

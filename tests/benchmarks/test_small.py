@@ -96,6 +96,7 @@ SMALL = {
             "UPDATES": 1,
         }
     ),
+    "sharded_trees": Small({"PEOPLE": 60, "DELETIONS": 1}),
     "sizing": Small({"PEOPLE": 1000, "MODELS": 2, "FORGOTTEN": 3, "ASKED": 10, "REAL": 50}),
     "start": Small({"RUNS": 1}),
     "torch_speed": Small({"REPEATS": 1}, lambda module: module.measured("perceptron")),

@@ -6,6 +6,7 @@ A type, a category or a column that one person's rows alone bring about would te
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -291,7 +292,7 @@ class ArrowTable:
             # of unequal lengths, so each is told too: no text reads like the end of one and the start of the next
             numbers += [*map(compute.list_value_length, lists), *map(compute.binary_length, texts)]
             fixed = np.concatenate([*map(_number_bytes, numbers)], axis=1)
-            head = repr([*zip(self.names, kinds, strict=True)]).encode()
+            head = hashlib.sha256(repr([*zip(self.names, kinds, strict=True)]).encode()).digest()
             for row in zip(
                 _bytes_of_rows(fixed), _texts_of_rows(texts, len(fixed)), *map(_lists_of_rows, lists), strict=True
             ):
