@@ -60,7 +60,6 @@ from expunge.service.requests import (
     Use,
     Windows,
     accept,
-    accept_unverified,
     approve,
     awaits_decision,
     begin_call,
@@ -308,8 +307,6 @@ def key_use(service: Service, caller: Caller, header: list[str] | None, path: st
 def accept_order(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
     """Write the request that was ordered. Raises RequestRefused."""
     asked = order.order(service.settings.regulation, service.settings.time_zone)
-    if not order.verified:
-        return accept_unverified(session, service.pepper, caller.tenant_id, asked)
     return accept(session, service.pepper, caller.tenant_id, asked, windows_of(service))
 
 
