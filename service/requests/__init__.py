@@ -26,7 +26,7 @@ from expunge.service.requests.deadlines import (
     zone_of,
 )
 from expunge.service.requests.estimation import Cost, estimate
-from expunge.service.requests.idempotency import IDEMPOTENCY_KEY, StoredAnswer, Use, begin_call, finish_call, read_key
+from expunge.service.requests.idempotency import IDEMPOTENCY_KEY, StoredAnswer, Use, begin_calls, finish_calls, read_key
 from expunge.service.requests.identity_check import enforce, put_in_force, reject, verify
 from expunge.service.requests.intake import (
     NO_WINDOWS,
@@ -208,7 +208,7 @@ __all__ = [
     "ask_those",
     "ask_those_since",
     "awaits_decision",
-    "begin_call",
+    "begin_calls",
     "cancel",
     "cancellable",
     "change_tasks",
@@ -227,7 +227,7 @@ __all__ = [
     "explain",
     "extend",
     "find_person",
-    "finish_call",
+    "finish_calls",
     "foreseen_accounts",
     "foreseen_records",
     "forgotten_already",

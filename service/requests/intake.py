@@ -23,7 +23,6 @@ from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import Pepper, digest, new_id, sample_digest, subject_digest
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, Model, SuppressionEntry, Task
 from expunge.service.infra.time import SECOND, instant, moment, offset_of, time_zone
-from expunge.service.infra.tracing import carried
 from expunge.service.requests import suppression
 from expunge.service.requests.deadlines import Regulation, due_at
 from expunge.service.requests.near_misses import Asked, Matches, Question, Searched, Written, ask, look_up
@@ -69,6 +68,8 @@ class Order:
     """samples of the person that the models hold, by the controller's books: where they disagree, a person decides"""
     case_id: str | None = None
     """the controller's own name for the case; it is in the table and under the commitment, and not in the audit log"""
+    traceparent: str | None = None
+    """of the call that brought the order"""
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -560,7 +561,7 @@ def new_row(session: Session, tenant_id: str, order: Order, named: Named) -> dic
         "due_at": None if due is None else moment(due),
         "created_at": at,
         "completed_at": None,
-        "traceparent": carried(),
+        "traceparent": order.traceparent,
     }
 
 
