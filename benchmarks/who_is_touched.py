@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from expunge.service.infra.db import Database
 from expunge.service.infra.migrate import migrate
 from expunge.service.infra.pseudonyms import Pepper, subject_digest
-from expunge.service.requests.suppression import trained_on
+from expunge.service.requests.near_misses import Searched, known_exactly
 from tests.harness.servers import postgres
 
 PEPPER = Pepper.of(b"benchmark" * 4)
@@ -43,7 +43,7 @@ def touched(database: Database, kind: str, people: int) -> dict[str, Any]:
     found = []
     with database.read() as session:
         for number in range(0, people, people // LOOKS):
-            assert trained_on(session, [1], [digest(number)], ()) == {1: 1}
+            assert known_exactly(session, "default", [digest(number)], [Searched("", 1, twins=False)])
             found.append(seconds_of(session, *said[-1]))
     database.close()
     return {

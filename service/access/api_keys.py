@@ -24,18 +24,19 @@ from expunge.service.infra.settings import SettingsError
 from expunge.service.infra.tables import ActorName, ApiKey, Consent
 from expunge.service.infra.tenants import DEFAULT_TENANT, require_name
 
+_KEYS = ApiKey.__table__.c
 _CALLERS = select(
-    ApiKey.tenant_id,
-    ApiKey.id,
-    ApiKey.scopes,
-    ApiKey.actor_id,
-    ApiKey.origin,
-    ApiKey.revoked_at,
-    ApiKey.expires_at,
-    ApiKey.digest,
+    _KEYS.tenant_id,
+    _KEYS.id,
+    _KEYS.scopes,
+    _KEYS.actor_id,
+    _KEYS.origin,
+    _KEYS.revoked_at,
+    _KEYS.expires_at,
+    _KEYS.digest,
 )
-_BY_PREFIX = _CALLERS.where(ApiKey.prefix == bindparam("prefix"))
-_BY_ID = _CALLERS.where(ApiKey.id == bindparam("id"))
+_BY_PREFIX = _CALLERS.where(_KEYS.prefix == bindparam("prefix"))
+_BY_ID = _CALLERS.where(_KEYS.id == bindparam("id"))
 _KEY = re.compile(r"exp_([0-9a-f]{12})_[0-9a-f]{64}")
 
 

@@ -24,16 +24,18 @@ from expunge.service.access import (
 )
 from expunge.service.api.cookies import read_cookie
 from expunge.service.api.http.limits import Limiter, client_of, wrong_keys
+from expunge.service.api.intake import IntakeCall, Taken
 from expunge.service.api.openapi import answer, problem
 from expunge.service.api.problems import ApiProblem, Error
 from expunge.service.api.traffic import Traffic
 from expunge.service.infra.actors import Actor, act_for
 from expunge.service.infra.db import Busy, Database
 from expunge.service.infra.files import Store
+from expunge.service.infra.group_commit import GroupCommit
 from expunge.service.infra.limits import Limits
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings
-from expunge.service.models import Guard, Verdict, Watch, unconfirmed
+from expunge.service.models import Guard, Verdict, Watch, restore_waits
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -60,6 +62,9 @@ class Service:
     """of people, by key: a key must not try all ids of a population"""
     wrong_keys: Limiter = field(default_factory=wrong_keys)
     """by client address"""
+
+    intake: GroupCommit[IntakeCall, Taken] = field(default_factory=GroupCommit)
+    """writes the deletion requests that arrive at the same time together, those of each tenant"""
 
     traffic: Traffic = field(default_factory=Traffic)
     """the calls that this process has answered"""
@@ -112,12 +117,19 @@ def require_scope(*scopes: Scope) -> Callable[..., Caller]:
         request: Request,
         credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
     ) -> Caller:
-        found = _identified(service, request, credentials)
+        if credentials is None:
+            detail = "Send an API key: Authorization: Bearer exp_..."
+            raise ApiProblem(401, "key_missing", detail, headers=_CHALLENGE)
+        writes = request.method not in _READING
+        with service.database.read() as session:
+            holder = known(service, session, request, credentials.credentials)
+            read_only = writes and restore_waits(session)
+        found = _identified(service, request, holder)
         _within_limits(service, request, found)
         permitted = _permitted(found, scopes)
         _require_read(request)
-        if request.method not in _READING:
-            require_writable(service)
+        if writes:
+            require_writable(service, read_only=read_only)
         return permitted
 
     _ASKED[caller] = (scopes,)
@@ -159,19 +171,15 @@ def uncount_search(service: Service, caller: Caller, ids: int = 1) -> None:
     service.searches.give_back(caller.key_id, ids)
 
 
-def _identified(service: Service, request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
-    """Return the caller of the key that was sent. Raises ApiProblem (401, 429)."""
-    if credentials is None:
-        detail = "Send an API key: Authorization: Bearer exp_..."
-        raise ApiProblem(401, "key_missing", detail, headers=_CHALLENGE)
-    found = known(service, request, credentials.credentials)
-    if found is None:
+def _identified(service: Service, request: Request, holder: Caller | None) -> Caller:
+    """Return the caller of a call with this key's holder. Raises ApiProblem (401) where there is none."""
+    if holder is None:
         challenge = {"WWW-Authenticate": _CHALLENGE["WWW-Authenticate"] + ', error="invalid_token"'}
         raise ApiProblem(401, "key_invalid", "The API key is unknown, expired or revoked.", headers=challenge)
-    return _acting(service, request, found)
+    return _acting(service, request, holder)
 
 
-def known(service: Service, request: Request, key: str) -> Caller | None:
+def known(service: Service, session: Session, request: Request, key: str) -> Caller | None:
     """Return the holder of the key. None: it is unknown, expired or revoked, and is counted for the client's
     address.
 
@@ -180,8 +188,7 @@ def known(service: Service, request: Request, key: str) -> Caller | None:
     """
     client = client_of(request.client.host if request.client else None)
     wait = service.wrong_keys.shut_for(client)
-    with service.database.read() as session:
-        found = authenticate(session, service.pepper, key)
+    found = authenticate(session, service.pepper, key)
     if found is not None and (not wait or service.limiter.knows(found.key_id)):
         return found
     if wait:
@@ -302,14 +309,13 @@ def _require_read(request: Request) -> None:
         raise unread
 
 
-def require_writable(service: Service) -> None:
+def require_writable(service: Service, *, read_only: bool) -> None:
     """Check that the service may write. A store that does not answer stops no request.
 
-    Raises ApiProblem (503) while a restored backup waits for the operator, and while the database and the store differ.
+    Raises ApiProblem (503) while a restored backup waits for the operator (``read_only``), and while the database and
+    the store differ.
     """
-    with service.database.read() as session:
-        waiting = unconfirmed(session) is not None
-    if not waiting:
+    if not read_only:
         if require_agreed(service).silent == "database":
             raise Busy("The database did not answer.")
         return

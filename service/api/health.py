@@ -15,7 +15,7 @@ from expunge.service.api.views.processes import processes
 from expunge.service.infra.db import Busy
 from expunge.service.infra.migrate import RUN_MIGRATE, SchemaState, schema_state
 from expunge.service.infra.settings import SettingsError
-from expunge.service.models import unconfirmed
+from expunge.service.models import restore_waits
 
 router = APIRouter(tags=["health"])
 _METRICS = "text/plain; version=1.0.0; charset=utf-8"
@@ -52,7 +52,7 @@ def readyz(
     if state is SchemaState.AHEAD:
         raise _not_ready("The schema is ahead of this release: start the newer release.")
     with service.database.read() as session:
-        if unconfirmed(session) is not None:
+        if restore_waits(session):
             raise _not_ready("A restored backup waits for `expunge restore --confirm`; until then only reading works.")
     _require_store(service)
     with service.database.read() as session:

@@ -75,7 +75,16 @@ from expunge.service.models.publication_entry import (
 from expunge.service.models.recipe_files import declares_sources, gets_rows, is_other_module, locate, require_recipe
 from expunge.service.models.recipe_forms import old_forms
 from expunge.service.models.registration import model_lease, register
-from expunge.service.models.restore_guard import UNCONFIRMED, Guard, PutBack, Verdict, Watch, confirm, unconfirmed
+from expunge.service.models.restore_guard import (
+    UNCONFIRMED,
+    Guard,
+    PutBack,
+    Verdict,
+    Watch,
+    confirm,
+    restore_waits,
+    unconfirmed,
+)
 from expunge.service.models.retirement import SERVED, end_cancelled, end_retired, holds_in, retire, steps_of
 from expunge.service.models.retrain_plan import (
     FALLBACK,
@@ -229,6 +238,7 @@ __all__ = [
     "require_known",
     "require_published",
     "require_recipe",
+    "restore_waits",
     "retire",
     "retrain_lease",
     "rewrite_vectors",

@@ -46,6 +46,7 @@ FEW, AT_ONCE = 3, 16
 
 UNCONFIRMED = select(Restoration).where(Restoration.confirmed_at.is_(None)).limit(1)
 """the restoration that waits for the operator"""
+_WAITING = select(Restoration.__table__.c.id).where(Restoration.__table__.c.confirmed_at.is_(None)).limit(1)
 _STILL = select(
     select(Version.id).where(Version.id == bindparam("version")).scalar_subquery(),
     select(TreeHead.root).where(TreeHead.size == bindparam("size")).scalar_subquery(),
@@ -78,6 +79,11 @@ class PutBack(RuntimeError):
 def unconfirmed(session: Session) -> Restoration | None:
     """Return ``UNCONFIRMED``. None: the service may write."""
     return session.scalars(UNCONFIRMED).one_or_none()
+
+
+def restore_waits(session: Session) -> bool:
+    """Return whether a restoration waits for the operator: the service may only read."""
+    return session.scalar(_WAITING) is not None
 
 
 def confirm(session: Session, tenant_id: str, witness: Witness) -> dict[str, Any] | None:

@@ -32,8 +32,8 @@ from expunge.service.models import (
     plan_retrain,
     policy_with_batch,
     prepared_now,
+    restore_waits,
     retrain_lease,
-    unconfirmed,
 )
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Preparation, Work
 from expunge.service.queue.leases import (
@@ -260,7 +260,7 @@ def _locked(session: Session, model_id: str, serves: Serves) -> tuple[Model, boo
         return None
     model, _ = found
     model.notified_at = 0
-    return found if unconfirmed(session) is None and (serves.takes(model) or serves.trains(model)) else None
+    return found if not restore_waits(session) and (serves.takes(model) or serves.trains(model)) else None
 
 
 def _job(model: Model, generation: Generation, lease: TakenLease) -> dict[str, Any]:

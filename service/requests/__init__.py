@@ -26,8 +26,8 @@ from expunge.service.requests.deadlines import (
     zone_of,
 )
 from expunge.service.requests.estimation import Cost, estimate
-from expunge.service.requests.idempotency import IDEMPOTENCY_KEY, StoredAnswer, Use, begin_call, finish_call, read_key
-from expunge.service.requests.identity_check import accept_unverified, enforce, put_in_force, reject, verify
+from expunge.service.requests.idempotency import IDEMPOTENCY_KEY, StoredAnswer, Use, begin_calls, finish_calls, read_key
+from expunge.service.requests.identity_check import enforce, put_in_force, reject, verify
 from expunge.service.requests.intake import (
     NO_WINDOWS,
     Accepted,
@@ -128,7 +128,6 @@ from expunge.service.requests.suppression import (
     related,
     stands,
     suppressed,
-    trained_on,
 )
 from expunge.service.requests.webhooks import (
     ABOUT_REQUESTS,
@@ -198,7 +197,6 @@ __all__ = [
     "Written",
     "accept",
     "accept_all",
-    "accept_unverified",
     "accounts_of",
     "actions",
     "add_endpoint",
@@ -210,7 +208,7 @@ __all__ = [
     "ask_those",
     "ask_those_since",
     "awaits_decision",
-    "begin_call",
+    "begin_calls",
     "cancel",
     "cancellable",
     "change_tasks",
@@ -229,7 +227,7 @@ __all__ = [
     "explain",
     "extend",
     "find_person",
-    "finish_call",
+    "finish_calls",
     "foreseen_accounts",
     "foreseen_records",
     "forgotten_already",
@@ -281,7 +279,6 @@ __all__ = [
     "stands",
     "stored",
     "suppressed",
-    "trained_on",
     "unnamed_holdouts",
     "verify",
     "webhook_key",

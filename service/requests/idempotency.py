@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, bindparam, delete, insert, select, text
+from sqlalchemy import BindParameter, and_, bindparam, delete, insert, select, text
 from sqlalchemy.orm import Session
 
 from expunge.service.access import Caller
@@ -19,11 +19,19 @@ from expunge.service.requests.states import RequestRefused
 
 IDEMPOTENCY_KEY = r'^("[\x20-\x21\x23-\x5b\x5d-\x7e]{1,255}"|[\x21\x23-\x5b\x5d-\x7e]{1,255})$'
 _KEYS = IdempotencyKey.__table__.c
-_MINE = _KEYS.actor_id.in_((bindparam("actor"), bindparam("api_key")))  # before migration 0018 a row named the API key
-_PLACE = and_(_KEYS.tenant_id == bindparam("tenant"), _MINE, _KEYS.key == bindparam("used"))
-_STORED = select(_KEYS.body_digest, _KEYS.status_code, _KEYS.headers, _KEYS.answer, _KEYS.expires_at).where(_PLACE)
+_ACTORS: BindParameter[Any] = bindparam("actors", expanding=True)
+_PLACES = and_(
+    _KEYS.tenant_id == bindparam("tenant"),
+    _KEYS.actor_id.in_(_ACTORS),
+    _KEYS.key.in_(bindparam("used", expanding=True)),
+)
+_STORED = (
+    select(_KEYS.actor_id, _KEYS.key, _KEYS.body_digest, _KEYS.status_code)
+    .add_columns(_KEYS.headers, _KEYS.answer, _KEYS.expires_at)
+    .where(_PLACES)
+)
 _INSERT = insert(IdempotencyKey.__table__)
-_LOCK = text("SELECT pg_try_advisory_xact_lock(:lock)")
+_LOCKS = text("SELECT number, pg_try_advisory_xact_lock(number) FROM unnest(CAST(:locks AS bigint[])) AS number")
 _KEY = re.compile(IDEMPOTENCY_KEY.replace("$", r"\Z"))
 
 
@@ -51,6 +59,16 @@ class Use:
         """
         return self.caller.tenant_id, self.caller.actor_id, self.key
 
+    @property
+    def lock(self) -> int:
+        """Return the number of the key's lock in PostgreSQL."""
+        return int.from_bytes(hashlib.sha256("\0".join(self.place).encode()).digest()[:8], "big", signed=True)
+
+    @property
+    def actors(self) -> tuple[str, str]:
+        """Return under whom a row may be: before migration 0018 it named the API key."""
+        return self.caller.actor_id, self.caller.key_id
+
 
 def read_key(lines: Sequence[str] | None) -> str:
     """Read the key in the header: one quoted string of printable ASCII; quotes may be left out.
@@ -65,38 +83,53 @@ def read_key(lines: Sequence[str] | None) -> str:
     return shape[1].removeprefix('"').removesuffix('"')
 
 
-def begin_call(session: Session, use: Use) -> StoredAnswer | None:
-    """Take the key for this transaction, or return the answer it was given before.
+def begin_calls(session: Session, uses: Sequence[Use]) -> list[StoredAnswer | RequestRefused | None]:
+    """Take the keys of one tenant's calls for this transaction. No two have the same place.
 
-    Raises RequestRefused: 422, it was used with another body; 409, another call is using it right now.
+    Of each it returns None, or the answer that was given under its key before, or why it is refused: 422, the key was
+    used with another body; 409, another call is using it right now.
     """
-    if not _take(session, use):
-        raise _refused(409, "in_flight", "A call with this Idempotency-Key is in progress. Repeat it in a moment.")
-    place = dict(zip(("tenant", "actor", "used"), use.place, strict=True)) | {"api_key": use.caller.key_id}
-    row = session.execute(_STORED, place).one_or_none()
+    taken = _take(session, uses)
+    place = {"tenant": uses[0].caller.tenant_id, "actors": sorted({actor for use in uses for actor in use.actors})}
+    stored = session.execute(_STORED, place | {"used": [use.key for use in uses]}).all()
+    rows = {(row.actor_id, row.key): row for row in stored}
+    return [_begun(session, use, rows) if use in taken else _in_flight() for use in uses]
+
+
+def _begun(session: Session, use: Use, rows: Mapping[tuple[str, str], Any]) -> StoredAnswer | RequestRefused | None:
+    row = next((rows[actor, use.key] for actor in use.actors if (actor, use.key) in rows), None)
     if row is None:
         return None
     if row.expires_at <= recorded_at(session):
-        session.execute(delete(IdempotencyKey.__table__).where(_PLACE), place)
+        place = {"tenant": use.caller.tenant_id, "actors": use.actors, "used": [use.key]}
+        session.execute(delete(IdempotencyKey.__table__).where(_PLACES), place)
         return None
     if row.body_digest != use.body_digest:
-        raise _refused(422, "reused", "This Idempotency-Key was used with another body. Take a new one.")
+        return _refused(422, "reused", "This Idempotency-Key was used with another body. Take a new one.")
     return StoredAnswer(row.status_code, row.headers, row.answer)
 
 
-def finish_call(session: Session, use: Use, stored: StoredAnswer, lifetime_seconds: float) -> None:
-    """Store the answer under the key that ``begin`` took, in the same transaction as the work."""
-    row = {
-        "tenant_id": use.caller.tenant_id,
-        "actor_id": use.caller.actor_id,
-        "key": use.key,
-        "body_digest": use.body_digest,
-        "status_code": stored.status,
-        "headers": stored.headers,
-        "answer": stored.answer,
-        "expires_at": recorded_at(session) + int(lifetime_seconds * SECOND),
-    }
-    session.execute(_INSERT, row)
+def finish_calls(session: Session, answers: Sequence[tuple[Use, StoredAnswer]], lifetime_seconds: float) -> None:
+    """Store the answers under the keys that ``begin_calls`` took, in the same transaction as the work."""
+    rows = [
+        {
+            "tenant_id": use.caller.tenant_id,
+            "actor_id": use.caller.actor_id,
+            "key": use.key,
+            "body_digest": use.body_digest,
+            "status_code": stored.status,
+            "headers": stored.headers,
+            "answer": stored.answer,
+            "expires_at": recorded_at(session) + int(lifetime_seconds * SECOND),
+        }
+        for use, stored in answers
+    ]
+    if rows:
+        session.execute(_INSERT, rows)
+
+
+def _in_flight() -> RequestRefused:
+    return _refused(409, "in_flight", "A call with this Idempotency-Key is in progress. Repeat it in a moment.")
 
 
 def _refused(status: int, code: str, what: str) -> RequestRefused:
@@ -104,9 +137,9 @@ def _refused(status: int, code: str, what: str) -> RequestRefused:
     return RequestRefused(status, f"idempotency_key_{code}", what, errors, 1 if status == 409 else None)
 
 
-def _take(session: Session, use: Use) -> bool:
-    """Return whether no other transaction uses this key. SQLite has one writer at a time anyway."""
+def _take(session: Session, uses: Sequence[Use]) -> Collection[Use]:
+    """Return those whose keys no other transaction uses. SQLite has one writer at a time anyway."""
     if session.get_bind().dialect.name != "postgresql":
-        return True
-    number = int.from_bytes(hashlib.sha256("\0".join(use.place).encode()).digest()[:8], "big", signed=True)
-    return bool(session.scalar(_LOCK, {"lock": number}))
+        return uses
+    locks = {use.lock: use for use in uses}
+    return [locks[number] for number, free in session.execute(_LOCKS, {"locks": [*locks]}) if free]

@@ -15,50 +15,27 @@ from sqlalchemy import ColumnElement, false, select, update
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import record, recorded_at
-from expunge.service.infra.fault_injection import crash_point
-from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.tables import DeletionRequest, Model, SuppressionEntry
 from expunge.service.requests.intake import (
     NOWHERE,
-    Accepted,
     Forgetter,
     Named,
-    NewRequest,
-    Order,
     Reach,
     Windows,
     ask_about,
+    generations_of,
     locked_forgetters,
-    new_row,
     reach,
-    require_known,
     tasks_of,
     why_nothing,
-    write,
     write_tasks,
-    written_ids,
 )
-from expunge.service.requests.near_misses import written_of
+from expunge.service.requests.near_misses import look_up, written_of
 from expunge.service.requests.reasons import Cause, Reason, stored
 from expunge.service.requests.states import Status, awaits_decision, may_reject, may_verify, step
 from expunge.service.requests.status import announce_requests, record_status
 from expunge.service.requests.suppression import registered_after
 from expunge.service.requests.webhooks import WebhookEvent
-
-
-def accept_unverified(session: Session, pepper: Pepper, tenant_id: str, order: Order) -> Accepted:
-    """Write the request; it is blocked until it is verified, and its deadline counts. Raises RequestRefused."""
-    require_known(session, tenant_id, [order])
-    named = Named.of(pepper, tenant_id, order)
-    row = new_row(session, tenant_id, order, named)
-    row |= {"status": Status.BLOCKED.value, "reason": Reason.UNVERIFIED}
-    written = written_ids(pepper, tenant_id, order)
-    (request,) = write(session, pepper, [NewRequest(order, named, row, written=written)])
-    announce_requests(session, (WebhookEvent.REQUEST_ACCEPTED, request))
-    record_status(session, request)
-    session.flush()
-    crash_point("api-after-audit")
-    return Accepted(request, (), (), remains_in=None)
 
 
 def verify(session: Session, request: DeletionRequest, windows: Windows) -> tuple[str, ...]:
@@ -114,7 +91,9 @@ def go_on(
     """
     at = recorded_at(session)
     named = put_in_force(session, request, at)
-    found = reach(session, models, named, windows)
+    subjects = dict.fromkeys(named.subjects)
+    matches = look_up(session, request.tenant_id, subjects, generations_of(models), named.samples)
+    found = reach(session, models, named, windows, matches)
     write_tasks(session, tasks_of(request, found, at, windows))
     status: Status = Status.QUEUED
     reason: Reason | None = None

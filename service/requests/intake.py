@@ -8,7 +8,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -21,12 +21,11 @@ from expunge.service.audit import canonical, entry, recorded_at
 from expunge.service.infra.actors import Actor
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import Pepper, digest, new_id, sample_digest, subject_digest
-from expunge.service.infra.tables import AuditEntry, DeletionRequest, Generation, Model, SuppressionEntry, Task
+from expunge.service.infra.tables import AuditEntry, DeletionRequest, Model, SuppressionEntry, Task
 from expunge.service.infra.time import SECOND, instant, moment, offset_of, time_zone
-from expunge.service.infra.tracing import carried
 from expunge.service.requests import suppression
 from expunge.service.requests.deadlines import Regulation, due_at
-from expunge.service.requests.near_misses import Asked, Question, Searched, Written, ask
+from expunge.service.requests.near_misses import Asked, Matches, Question, Searched, Written, ask, look_up
 from expunge.service.requests.reasons import Cause, Reason, stored
 from expunge.service.requests.states import RequestRefused, Status, Suppress
 from expunge.service.requests.status import announce_requests, record_status
@@ -69,6 +68,8 @@ class Order:
     """samples of the person that the models hold, by the controller's books: where they disagree, a person decides"""
     case_id: str | None = None
     """the controller's own name for the case; it is in the table and under the commitment, and not in the audit log"""
+    traceparent: str | None = None
+    """of the call that brought the order"""
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -189,25 +190,94 @@ class NewRequest:
 
 
 def accept(session: Session, pepper: Pepper, tenant_id: str, order: Order, windows: Windows = NO_WINDOWS) -> Accepted:
-    """Accept one order, see ``accept_all``."""
-    return accept_all(session, pepper, tenant_id, [order], windows)[0]
+    """Accept one order, see ``accept_all``. Raises RequestRefused."""
+    (answer,) = accept_all(session, pepper, tenant_id, [order], windows)
+    if isinstance(answer, RequestRefused):
+        raise answer
+    return answer
 
 
 def accept_all(
     session: Session, pepper: Pepper, tenant_id: str, orders: Sequence[Order], windows: Windows = NO_WINDOWS
-) -> list[Accepted]:
+) -> list[Accepted | RequestRefused]:
     """Write everything that the requests need. When the transaction commits, none of them can be lost.
+
+    Of each order it returns the request, or why it is refused: it names a model that does not exist, was received in
+    the future, or is due before its receipt. A refused order writes nothing, and the others are accepted.
 
     A model gets a task where it was trained on the subject; the task is blocked as ``large`` where the subject has
     unusually many samples. One that is preparing gets a task until its members are written: they are not known yet.
-    Without any task a request is completed at once. A near miss gets none until a person has decided. The rows of
-    ``models`` are locked in share mode and not changed, so requests wait for a publication and not for each other.
-
-    Raises RequestRefused for unknown models and for a receipt in the future; then none of the orders is accepted.
+    Without any task a request is completed at once. A near miss gets none until a person has decided, and a request
+    that is not verified none until it is. The rows of ``models`` are locked in share mode and not changed, so requests
+    wait for a publication and not for each other.
     """
-    names = require_known(session, tenant_id, orders)
-    models = locked_forgetters(session, tenant_id, *(() if names is None else (Model.name.in_(names),)))
-    new = [_new_request(session, pepper, tenant_id, order, models, windows=windows) for order in orders]
+    answers = _new_requests(session, pepper, tenant_id, orders, windows)
+    new = [each for each in answers if isinstance(each, NewRequest)]
+    accepted = iter(_written(session, pepper, tenant_id, new, windows) if new else ())
+    return [next(accepted) if isinstance(each, NewRequest) else each for each in answers]
+
+
+def decide(session: Session, pepper: Pepper, tenant_id: str, order: Order, windows: Windows = NO_WINDOWS) -> NewRequest:
+    """Return what ``accept`` would write for the order, without writing it. Raises RequestRefused."""
+    (new,) = _new_requests(session, pepper, tenant_id, [order], windows, locked=False)
+    if isinstance(new, RequestRefused):
+        raise new
+    return new
+
+
+def _new_requests(
+    session: Session,
+    pepper: Pepper,
+    tenant_id: str,
+    orders: Sequence[Order],
+    windows: Windows,
+    *,
+    locked: bool = True,
+) -> list[NewRequest | RequestRefused]:
+    """Return what becomes of each order, or why it is refused. One statement looks up what all of them name."""
+    models = _covered_models(session, tenant_id, orders, locked=locked)
+    limited = any(order.models is not None for order in orders)
+    names = set(session.scalars(select(_MODELS.name).where(_MODELS.tenant_id == tenant_id))) if limited else set()
+    drafts = [_draft(session, pepper, tenant_id, order, names) for order in orders]
+    sought = [each for each in drafts if isinstance(each, NewRequest) and each.order.verified]
+    if not sought:
+        return drafts
+    ids = {subject: written for each in sought for subject, written in each.written.items()}
+    samples = {sample for each in sought for sample in each.named.samples}
+    matches = look_up(session, tenant_id, ids, generations_of(models), samples)
+    decided = iter([_decided(session, each, models, windows, matches) for each in sought])
+    return [next(decided) if isinstance(each, NewRequest) and each.order.verified else each for each in drafts]
+
+
+def _covered_models(session: Session, tenant_id: str, orders: Sequence[Order], *, locked: bool) -> list[Forgetter]:
+    """Return the models that the verified orders cover. The others change no model yet."""
+    limits = [order.models for order in orders if order.verified]
+    if not limits:
+        return []
+    named = sorted({name for limit in limits for name in limit or ()})
+    which = () if None in limits else (_MODELS.name.in_(named),)
+    return (locked_forgetters if locked else forgetters)(session, tenant_id, *which)
+
+
+def _draft(
+    session: Session, pepper: Pepper, tenant_id: str, order: Order, names: Collection[str]
+) -> NewRequest | RequestRefused:
+    """Return the request of an order before its person is looked up. ``names``: of the tenant's models."""
+    try:
+        _require_known(order, names)
+        named = Named.of(pepper, tenant_id, order)
+        row = new_row(session, tenant_id, order, named)
+    except RequestRefused as refusal:
+        return refusal
+    if not order.verified:
+        row |= {"status": Status.BLOCKED.value, "reason": Reason.UNVERIFIED}
+    return NewRequest(order, named, row, written=written_ids(pepper, tenant_id, order))
+
+
+def _written(
+    session: Session, pepper: Pepper, tenant_id: str, new: Sequence[NewRequest], windows: Windows
+) -> list[Accepted]:
+    """Write the requests, with their tasks, entries and news."""
     requests = write(session, pepper, new)
     written = list(zip(requests, new, strict=True))
     tasks = [
@@ -221,32 +291,27 @@ def accept_all(
     return [_answer(session, tenant_id, request, each) for request, each in written]
 
 
-def decide(session: Session, pepper: Pepper, tenant_id: str, order: Order, windows: Windows = NO_WINDOWS) -> NewRequest:
-    """Return what ``accept`` would write for the order, without writing it. Raises RequestRefused."""
-    names = require_known(session, tenant_id, [order])
-    models = forgetters(session, tenant_id, *(() if names is None else (Model.name.in_(names),)))
-    return _new_request(session, pepper, tenant_id, order, models, windows=windows)
-
-
 def _answer(session: Session, tenant_id: str, request: DeletionRequest, each: NewRequest) -> Accepted:
     large = frozenset(name for key, name in each.found.places if key in each.found.large)
-    remains_in = _remains_in(session, tenant_id, each.order, each.named)
+    remains_in = _remains_in(session, tenant_id, each.order, each.named) if each.order.verified else None
     text = None if each.asked is None else each.asked.text
     note = None if text is None else Reason.NEAR_MISS.says({"cause": text})
     return Accepted(request, each.found.names, each.found.to_notify, large, remains_in, note)
 
 
-def _new_request(
-    session: Session, pepper: Pepper, tenant_id: str, order: Order, models: Sequence[Forgetter], *, windows: Windows
+def _decided(
+    session: Session,
+    new: NewRequest,
+    models: Sequence[Forgetter],
+    windows: Windows,
+    matches: Matches,
 ) -> NewRequest:
-    """Decide what becomes of an order. ``models``: those that it covers, and maybe others, all locked."""
-    named = Named.of(pepper, tenant_id, order)
+    """Decide what becomes of a verified order. ``models``: those that it covers, and maybe others, all locked."""
+    order, named, row = new.order, new.named, new.row
     covered = [model for model in models if order.models is None or model.name in order.models]
-    found = reach(session, covered, named, windows)
-    row = new_row(session, tenant_id, order, named)
-    written = written_ids(pepper, tenant_id, order)
-    asked = ask_about(session, tenant_id, written, covered, waits=True)
-    if asked.question is None and _disagrees(session, covered, named, order.expected_samples):
+    found = reach(session, covered, named, windows, matches)
+    asked = _asked(matches, new.written, covered, waits=True)
+    if asked.question is None and _disagrees(session, covered, named, order.expected_samples, matches):
         asked = replace(asked, question=Question(Cause.COUNT))
     if asked.question is not None:
         found = NOWHERE
@@ -255,25 +320,27 @@ def _new_request(
     elif found.large:
         row |= {"status": Status.BLOCKED.value, "reason": Reason.LARGE}
     elif not found.places:
-        why, facts = why_nothing(session, tenant_id, named, covered, order.models, compared=asked.compared)
+        why, facts = why_nothing(session, row["tenant_id"], named, covered, order.models, compared=asked.compared)
         row |= {"status": Status.COMPLETED.value, "reason": why, "completed_at": row["created_at"]}
         row["facts"] = stored(why, facts)
         row["outcome"] = _OUTCOMES.get(why, IntakeOutcome.NO_MATCH)
-    return NewRequest(order, named, row, found, written, asked)
+    return replace(new, row=row, found=found, asked=asked)
 
 
 _OUTCOMES = {Reason.ALREADY_DELETED: IntakeOutcome.ALREADY_DELETED, Reason.IN_HOLDOUT: IntakeOutcome.IN_HOLDOUT}
 
 
-def _disagrees(session: Session, models: Sequence[Forgetter], named: Named, expected: int | None) -> bool:
+def _disagrees(
+    session: Session, models: Sequence[Forgetter], named: Named, expected: int | None, matches: Matches
+) -> bool:
     """Return whether the models hold another number of the person's samples than the order expects.
 
     Models with people not known yet hold nothing so far.
     """
     if expected is None or not named.subjects:
         return False
-    known = {model.generation_id for model in models} - _unknown(session, models) - {None}
-    trained = suppression.trained_on(session, known, named.subjects, ())
+    known = [model.generation_id for model in models if not _unknown(model, matches)]
+    trained = _trained_on(known, named, matches)
     return sum(trained.values()) - sum(suppression.removed_from(session, known, named.subjects).values()) != expected
 
 
@@ -282,6 +349,11 @@ def written_ids(pepper: Pepper, tenant_id: str, order: Order) -> dict[str, Writt
     return {
         subject_digest(pepper, tenant_id, subject): Written.of(pepper, tenant_id, subject) for subject in order.subjects
     }
+
+
+def generations_of(models: Iterable[Forgetter]) -> dict[int, str]:
+    """Return the models by generation, for ``look_up``."""
+    return {model.generation_id: model.id for model in models if model.generation_id is not None}
 
 
 def ask_about(
@@ -297,14 +369,25 @@ def ask_about(
 
     ``waits``: the request will wait for those of the models whose people are not known yet.
     """
-    unknown = _unknown(session, models)
+    matches = look_up(session, tenant_id, written, generations_of(models))
+    return _asked(matches, written, models, decided, waits=waits)
+
+
+def _asked(
+    matches: Matches,
+    written: Mapping[str, Written | None],
+    models: Sequence[Forgetter],
+    decided: Collection[int] | None = None,
+    *,
+    waits: bool,
+) -> Asked:
     searched = [
         Searched(model.id, model.generation_id, model.twins != Twins.IGNORE)
         for model in models
-        if model.generation_id is not None and model.generation_id not in unknown
+        if model.generation_id is not None and not _unknown(model, matches)
     ]
-    waits = waits and bool(unknown)
-    return ask(session, tenant_id, written, searched, unknown=bool(unknown), waits=waits, decided=decided)
+    unknown = any(_unknown(model, matches) for model in models)
+    return ask(matches, written, searched, unknown=unknown, waits=waits and unknown, decided=decided)
 
 
 def write(session: Session, pepper: Pepper, new: Sequence[NewRequest]) -> list[DeletionRequest]:
@@ -336,12 +419,14 @@ def _accepted(session: Session, pepper: Pepper, each: NewRequest) -> dict[str, A
     )
 
 
-def reach(session: Session, models: Sequence[Forgetter], named: Named, windows: Windows) -> Reach:
+def reach(session: Session, models: Sequence[Forgetter], named: Named, windows: Windows, matches: Matches) -> Reach:
     """Return which of the models the order has work in. The caller has locked the models' rows.
 
-    A request is never large where it names samples, which has a limit already, or where a model is still prepared.
+    A model that is preparing has, until its people are known. A request is never large where it names samples, which
+    has a limit already, or where a model is still prepared.
     """
-    touched, count = _touched(session, models, named)
+    count = _trained_on([model.generation_id for model in models], named, matches)
+    touched = [model for model in models if _unknown(model, matches) or count[model.generation_id]]
     most = windows.large_samples if named.subjects else 0
     measured = [
         model for model in touched if most and model.status != "preparing" and count[model.generation_id] > most
@@ -356,8 +441,9 @@ def _remains_in(session: Session, tenant_id: str, order: Order, named: Named) ->
     """Return the sorted names of the models that the order leaves alone although they hold the person, or may."""
     if order.models is None:
         return ()
-    left = forgetters(session, tenant_id, Model.name.not_in(order.models))
-    return tuple(sorted(model.name for model in _touched(session, left, named)[0]))
+    left = forgetters(session, tenant_id, _MODELS.name.not_in(order.models))
+    matches = look_up(session, tenant_id, dict.fromkeys(named.subjects), generations_of(left), named.samples)
+    return tuple(sorted(name for _, name in reach(session, left, named, NO_WINDOWS, matches).places))
 
 
 def why_nothing(
@@ -412,19 +498,12 @@ def commitment(salt: bytes, order: Order) -> str:
     return hmac.new(salt, canonical(named).encode(), "sha256").hexdigest()
 
 
-def require_known(session: Session, tenant_id: str, orders: Sequence[Order]) -> list[str] | None:
-    """Return the names of the models that the orders are limited to, sorted. None: one of them is not.
-
-    Raises RequestRefused where the tenant lacks one of the models that an order names.
-    """
-    named = [order.models for order in orders if order.models is not None]
-    known = set(session.scalars(select(Model.name).where(Model.tenant_id == tenant_id))) if named else set()
-    for names in named:
-        unknown = [place for place, name in enumerate(names) if name not in known]
-        if unknown:
-            errors = [{"pointer": f"/models/{place}", "detail": "There is no such model."} for place in unknown]
-            raise RequestRefused(422, "unknown_model", "The request names models that do not exist.", errors)
-    return sorted({name for names in named for name in names}) if len(named) == len(orders) else None
+def _require_known(order: Order, names: Collection[str]) -> None:
+    """Raise RequestRefused where the order names a model that is not among ``names``."""
+    unknown = [place for place, name in enumerate(order.models or ()) if name not in names]
+    if unknown:
+        errors = [{"pointer": f"/models/{place}", "detail": "There is no such model."} for place in unknown]
+        raise RequestRefused(422, "unknown_model", "The request names models that do not exist.", errors)
 
 
 def forgetters(session: Session, tenant_id: str, *which: ColumnElement[bool]) -> list[Forgetter]:
@@ -438,25 +517,15 @@ def locked_forgetters(session: Session, tenant_id: str, *which: ColumnElement[bo
     return [Forgetter(*row) for row in session.execute(query, {"tenant": tenant_id})]
 
 
-def _touched(
-    session: Session, models: Sequence[Forgetter], named: Named
-) -> tuple[list[Forgetter], Counter[int | None]]:
-    """Return the models that get a task, and how many of the named samples each generation was trained on.
-
-    A model that is preparing does until its members are known.
-    """
-    unknown = _unknown(session, models)
-    known = {model.generation_id for model in models} - unknown - {None}
-    count = suppression.trained_on(session, known, named.subjects, named.samples)
-    return [each for each in models if each.generation_id in unknown or count[each.generation_id]], count
+def _trained_on(generations: Iterable[int | None], named: Named, matches: Matches) -> Counter[int | None]:
+    """Return how many samples of the person, or of those that are named, each generation was trained on."""
+    names = named.subjects or named.samples
+    return Counter({each: sum(matches.samples[name, each] for name in names) for each in generations})
 
 
-def _unknown(session: Session, models: Sequence[Forgetter]) -> set[int | None]:
-    """Return the generations with people not known yet: those in preparation whose members are not written."""
-    preparing = {model.generation_id for model in models if model.status == "preparing"}
-    notes = select(Generation.id, Generation.manifest).where(Generation.id.in_(preparing))
-    found = session.execute(notes).all() if preparing else ()
-    return preparing.difference(key for key, notes in found if notes and suppression.MEMBERS_FROZEN in notes)
+def _unknown(model: Forgetter, matches: Matches) -> bool:
+    """Return whether the model's people are not known yet: it is in preparation, and its members are not written."""
+    return model.status == "preparing" and model.generation_id not in matches.frozen
 
 
 def new_row(session: Session, tenant_id: str, order: Order, named: Named) -> dict[str, Any]:
@@ -492,7 +561,7 @@ def new_row(session: Session, tenant_id: str, order: Order, named: Named) -> dic
         "due_at": None if due is None else moment(due),
         "created_at": at,
         "completed_at": None,
-        "traceparent": carried(),
+        "traceparent": order.traceparent,
     }
 
 

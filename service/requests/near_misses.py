@@ -8,12 +8,24 @@ are numbers under the pepper: those of its reduced forms and of its look. The ru
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from sqlalchemy import BindParameter, CompoundSelect, bindparam, func, null, select, union
+from sqlalchemy import (
+    BindParameter,
+    CompoundSelect,
+    String,
+    bindparam,
+    cast,
+    func,
+    literal_column,
+    null,
+    select,
+    union_all,
+)
 from sqlalchemy.orm import Session
 
 from expunge.service.infra.db import batches
@@ -30,6 +42,7 @@ from expunge.service.infra.tables import (
 )
 from expunge.service.requests.reasons import Cause, Reason
 from expunge.service.requests.states import Status
+from expunge.service.requests.suppression import MEMBERS_FROZEN
 from expunge_client.spelling import PLAIN, damage, forms, usual_looks
 
 SPELLINGS = "spellings"
@@ -49,38 +62,59 @@ _BY = {
 """in what two ids with a form of this kind in common differ"""
 _WHOLE = frozenset({"number", "plain", "uuid", "mailbox"})
 """kinds of forms that keep the whole id; the others drop a prefix or a part, in which ids of two models may differ"""
-_NOTES = select(Generation.id, Generation.manifest[SPELLINGS]).where(
-    Generation.id.in_(bindparam("generations", expanding=True))
-)
-_NEAR = select(Spelling.form, Spelling.generation_id, Spelling.person).where(
-    Spelling.form.in_(bindparam("forms", expanding=True)),
-    Spelling.generation_id.in_(bindparam("generations", expanding=True)),
-)
 _GENERATIONS: BindParameter[Any] = bindparam("generations", expanding=True)
 _SUBJECTS: BindParameter[Any] = bindparam("subjects", expanding=True)
-_EXACT: CompoundSelect[Any] = union(
+_NAMES: BindParameter[Any] = bindparam("names", expanding=True)
+_TENANT: BindParameter[Any] = bindparam("tenant")
+_PEOPLE, _HELD_OUT, _HOLDS = Membership.__table__.c, HoldoutPerson.__table__.c, Hold.__table__.c
+_GENERATION, _FORMS, _TASKS = Generation.__table__.c, Spelling.__table__.c, Task.__table__.c
+_REQUESTS, _ENTRIES = DeletionRequest.__table__.c, SuppressionEntry.__table__.c
+_NEAR = select(_FORMS.form, _FORMS.generation_id, _FORMS.person).where(
+    _FORMS.form.in_(bindparam("forms", expanding=True)), _FORMS.generation_id.in_(_GENERATIONS)
+)
+_DECIDED = (
+    select(literal_column("'decided'").label("kind"), _ENTRIES.subject_digest, _REQUESTS.others)
+    .join_from(SuppressionEntry.__table__, DeletionRequest.__table__, _REQUESTS.id == _ENTRIES.request_id)
+    .where(_ENTRIES.tenant_id == _TENANT, _ENTRIES.subject_digest.in_(_SUBJECTS), _REQUESTS.others.is_not(None))
+)
+_NOTED: CompoundSelect[Any] = union_all(
+    _DECIDED,
+    select(literal_column("'hold'"), _HOLDS.subject_digest, _HOLDS.spelling).where(
+        _HOLDS.tenant_id == _TENANT,
+        _HOLDS.lifted_at.is_(None),
+        _HOLDS.subject_digest.is_not(None),
+        _HOLDS.spelling.is_not(None),
+    ),
     *(
-        select(table.subject_digest, null())
-        .where(table.generation_id.in_(_GENERATIONS))
-        .where(table.subject_digest.in_(_SUBJECTS))
-        for table in (Membership, HoldoutPerson)
+        select(literal_column(f"'{note}'"), cast(_GENERATION.id, String), _GENERATION.manifest[note]).where(
+            _GENERATION.id.in_(_GENERATIONS)
+        )
+        for note in (SPELLINGS, MEMBERS_FROZEN)
     ),
-    select(SuppressionEntry.subject_digest, Task.model_id)
-    .join(Task, Task.request_id == SuppressionEntry.request_id)
+)
+"""(kind, key, JSON): what was decided about these ids, the holds, and the notes of these generations"""
+_KNOWN: CompoundSelect[Any] = union_all(
+    *(
+        select(name, _PEOPLE.generation_id, null().label("model_id"), func.count().label("samples"))
+        .where(_PEOPLE.generation_id.in_(_GENERATIONS), name.in_(_NAMES))
+        .group_by(name, _PEOPLE.generation_id)
+        for name in (_PEOPLE.subject_digest, _PEOPLE.sample_digest)
+    ),
+    select(_HELD_OUT.subject_digest, _HELD_OUT.generation_id, null(), literal_column("0")).where(
+        _HELD_OUT.generation_id.in_(_GENERATIONS), _HELD_OUT.subject_digest.in_(_NAMES)
+    ),
+    select(_ENTRIES.subject_digest, null(), _TASKS.model_id, literal_column("0"))
+    .join_from(SuppressionEntry.__table__, Task.__table__, _TASKS.request_id == _ENTRIES.request_id)
     .where(
-        SuppressionEntry.tenant_id == bindparam("tenant"),
-        SuppressionEntry.subject_digest.in_(_SUBJECTS),
-        SuppressionEntry.lifted_at.is_(None),
-        Task.model_id.in_(bindparam("models", expanding=True)),
-        Task.samples > 0,
+        _ENTRIES.tenant_id == _TENANT,
+        _ENTRIES.subject_digest.in_(_NAMES),
+        _ENTRIES.lifted_at.is_(None),
+        _TASKS.model_id.in_(bindparam("models", expanding=True)),
+        _TASKS.samples > 0,
     ),
 )
-_HOLDS = select(Hold.subject_digest, Hold.spelling).where(
-    Hold.tenant_id == bindparam("tenant"),
-    Hold.lifted_at.is_(None),
-    Hold.subject_digest.is_not(None),
-    Hold.spelling.is_not(None),
-)
+"""(digest, generation, model, samples): a generation that was trained on samples of it, or holds the person out; or a
+model that deleted the person"""
 _BUILDING = (
     select(func.min(Generation.created_at))
     .where(Generation.tenant_id == bindparam("tenant"), Generation.status.in_(("preparing", "candidate")))
@@ -95,13 +129,6 @@ _TO_DELETE = (
         DeletionRequest.status.in_((Status.QUEUED, Status.RUNNING, Status.BLOCKED))
         | (SuppressionEntry.created_at >= _BUILDING)
     )
-)
-_DECIDED = (
-    select(DeletionRequest.others)
-    .join(SuppressionEntry, SuppressionEntry.request_id == DeletionRequest.id)
-    .where(SuppressionEntry.tenant_id == bindparam("tenant"))
-    .where(SuppressionEntry.subject_digest.in_(bindparam("subjects", expanding=True)))
-    .where(DeletionRequest.others.is_not(None))
 )
 
 
@@ -189,9 +216,83 @@ class Asked:
     """what the text and the looks alone say, and no match: damaged, or of an unusual shape"""
 
 
-def ask(
+@dataclass(frozen=True)
+class Matches:
+    """What the tables know of ids and samples, of one order or of many. Digests name people and samples."""
+
+    frozen: Collection[int]
+    """the generations in preparation whose people are known"""
+    looks: Mapping[int, Mapping[str, Any]]
+    """by generation, the note ``SPELLINGS``"""
+    holds: Mapping[int, Collection[str]]
+    """by form, the people under a hold whose ids have it"""
+    decided: Mapping[str, Sequence[Collection[int]]]
+    """by person, those who were said to be others, by request in which that was said"""
+    samples: Counter[tuple[str, int | None]]
+    """by person (or sample) and generation: how many of its samples the generation was trained on, forgotten or not"""
+    places: Mapping[str, Collection[int | str]]
+    """by person: the generations that were trained on them or hold them out, and the models that deleted them"""
+    near: Mapping[int, Collection[tuple[int, int]]]
+    """by form, (generation, person) of those whose ids have it"""
+
+    def known_in(self, subject: str, searched: Sequence[Searched]) -> frozenset[str | None]:
+        """Return in which of these models the person is known: those that deleted them; None: some model's data.
+
+        That a model has deleted an id, maybe under its right spelling, says nothing of the next model's people.
+        """
+        places = self.places.get(subject, ())
+        known = {model.model_id for model in searched if model.model_id in places}
+        in_data = any(model.generation_id in places for model in searched)
+        return frozenset({*known, None} if in_data else known)
+
+    def with_forms(self, forms: Iterable[int], generations: Collection[int]) -> Iterator[tuple[int, int, int]]:
+        """Yield (form, generation, person) of the people of these generations that have one of these forms."""
+        for form in forms:
+            for generation, person in self.near.get(form, ()):
+                if generation in generations:
+                    yield form, generation, person
+
+
+def look_up(
     session: Session,
     tenant_id: str,
+    ids: Mapping[str, Written | None],
+    models: Mapping[int, str],
+    samples: Collection[str] = (),
+) -> Matches:
+    """Look up the ids of people, and samples, of one order or of many.
+
+    The same statements are sent for every id, so that an answer's time says little.
+
+    Args:
+        ids: by digest; None: the text was never kept.
+        models: by generation, the models that may know them.
+        samples: digests of samples that are named themselves.
+    """
+    notes: dict[str, dict[int, Any]] = {SPELLINGS: {}, MEMBERS_FROZEN: {}}
+    holds: dict[int, set[str]] = {}
+    decided: dict[str, list[Collection[int]]] = {}
+    place = {"tenant": tenant_id, "generations": [*models], "models": [*models.values()]}
+    for subjects in [*batches(ids)] or [[]]:
+        for kind, key, note in session.execute(_NOTED, place | {"subjects": subjects}):
+            if kind == "decided":
+                decided.setdefault(key, []).append(note)
+            elif kind == "hold":
+                for number in Written.from_json(note).forms.values():
+                    holds.setdefault(number, set()).add(key)
+            elif note is not None:
+                notes[kind][int(key)] = note
+    sought = {number for known in ids.values() if known is not None for number in known.forms.values()}
+    held = {subject for number in sought for subject in holds.get(number, ())}
+    counts, places = _known(session, place, {*ids, *held, *samples})
+    near: dict[int, list[tuple[int, int]]] = {}
+    for form, generation, person in near_rows(session, sought, [*models]):
+        near.setdefault(form, []).append((generation, person))
+    return Matches(notes[MEMBERS_FROZEN].keys(), notes[SPELLINGS], holds, decided, counts, places, near)
+
+
+def ask(
+    matches: Matches,
     ids: Mapping[str, Written | None],
     searched: Sequence[Searched],
     *,
@@ -201,9 +302,8 @@ def ask(
 ) -> Asked:
     """Ask the four questions about the ids of one person.
 
-    The same statements are sent for every id, so that an answer's time says little.
-
     Args:
+        matches: what was looked up of these ids, and maybe of others.
         ids: by digest; None: the text was never kept, so the id is compared exactly only.
         searched: the models whose people are known.
         unknown: there are other models, with people not known yet: no shape is unusual, and any id may be known.
@@ -213,25 +313,24 @@ def ask(
         decided: people who were said to be others than this one; None: no person has decided about this request yet.
             What was decided about the same ids in other requests counts too.
     """
-    generations = [each.generation_id for each in searched]
-    written = {subject: known for subject, known in ids.items() if known is not None}
-    near_holds = _alike(session.execute(_HOLDS, {"tenant": tenant_id}), written)
-    held = {subject: by for subject, by in near_holds.items() if subject not in ids}
-    anybody = _known_in(session, tenant_id, [*ids, *held], searched)
-    exact = anybody.keys() & ids.keys()
-    sought = {number for known in written.values() for number in known.forms.values()}
-    rows = near_rows(session, sought, generations)
-    notes = {key: note for key, note in session.execute(_NOTES, {"generations": generations}) if note is not None}
-    before = _decided_about(session, tenant_id, ids) + ([] if decided is None else [decided])
-    apart = {person_number(subject) for subject in ids}.union(*before)
     models = {each.generation_id: each.model_id for each in searched}
+    written = {subject: known for subject, known in ids.items() if known is not None}
+    near_holds = _under_hold(matches.holds, written)
+    held = {subject: by for subject, by in near_holds.items() if subject not in ids}
+    places = {subject: matches.known_in(subject, searched) for subject in (*ids, *held)}
+    anybody = {subject: known for subject, known in places.items() if known}
+    exact = anybody.keys() & ids.keys()
+    notes = [matches.looks[generation] for generation in models if generation in matches.looks]
+    before = [people for subject in ids for people in matches.decided.get(subject, ())]
+    before += [] if decided is None else [decided]
+    apart = {person_number(subject) for subject in ids}.union(*before)
     twins_asked = {each.generation_id for each in searched if each.twins}
     near: dict[int, set[str]] = {}
     twins: dict[int, set[str]] = {}
     for subject, known in written.items():
         kinds = {number: kind for kind, number in known.forms.items() if not waits or kind in _WHOLE}
-        for form, generation, person in rows:
-            if form not in kinds or person in apart:
+        for form, generation, person in matches.with_forms(kinds, models):
+            if person in apart:
                 continue
             if anybody.get(subject, frozenset()).isdisjoint({None, models[generation]}):
                 near.setdefault(person, set()).add(_BY[kinds[form]])
@@ -243,9 +342,9 @@ def ask(
         if subject not in anybody  # else the hold keeps that person, and no other is meant
     }
     under_hold = {person: by for person, by in holds.items() if person not in apart}
-    compared = len(notes) == len(set(generations)) and len(written) == len(ids) and bool(ids)
+    compared = len(notes) == len(models) and len(written) == len(ids) and bool(ids)
     damaged = any(known.damage is not None for subject, known in written.items() if subject not in exact)
-    odd = not unknown and compared and _unusual(written.values(), list(notes.values()))
+    odd = not unknown and compared and _unusual(written.values(), notes)
     text = (
         Cause.DAMAGED if any(known.damage is not None for known in written.values()) else Cause.SHAPE if odd else None
     )
@@ -314,7 +413,7 @@ def questions_of(
 
 def _decided_about(session: Session, tenant_id: str, ids: Iterable[str]) -> list[Collection[int]]:
     """Return the people who were said to be others than the one with these ids, by request in which that was said."""
-    return list(session.scalars(_DECIDED, {"tenant": tenant_id, "subjects": list(ids)}))
+    return [people for *_, people in session.execute(_DECIDED, {"tenant": tenant_id, "subjects": list(ids)})]
 
 
 def near_rows(session: Session, numbers: Iterable[int], generations: Collection[int]) -> list[tuple[int, int, int]]:
@@ -352,26 +451,35 @@ def written_of(session: Session, request: DeletionRequest) -> dict[str, Written 
 
 def known_exactly(session: Session, tenant_id: str, ids: Iterable[str], searched: Sequence[Searched]) -> frozenset[str]:
     """Return those of the ids that a model was trained on, that a holdout has, or that was deleted already."""
-    return frozenset(_known_in(session, tenant_id, ids, searched))
-
-
-def _known_in(
-    session: Session, tenant_id: str, ids: Iterable[str], searched: Sequence[Searched]
-) -> dict[str, frozenset[str | None]]:
-    """Return where each of these ids is known, of those that are: models that deleted it; None: some model's data.
-
-    That a model has deleted an id, maybe under its right spelling, says nothing of the next model's people.
-    """
     place = {
         "tenant": tenant_id,
-        "subjects": list(ids),
         "generations": [each.generation_id for each in searched],
         "models": [each.model_id for each in searched],
     }
-    known: dict[str, frozenset[str | None]] = {}
-    for subject, model_id in session.execute(_EXACT, place):
-        known[subject] = known.get(subject, frozenset()) | {model_id}
-    return known
+    return frozenset(_known(session, place, ids)[1])
+
+
+def _known(
+    session: Session, place: Mapping[str, Any], names: Iterable[str]
+) -> tuple[Counter[tuple[str, int | None]], dict[str, set[int | str]]]:
+    """Return ``Matches.samples`` and ``Matches.places`` of people and samples in one place of the tables."""
+    samples = Counter[tuple[str, int | None]]()
+    places: dict[str, set[int | str]] = {}
+    for part in [*batches(names)] or [[]]:
+        for name, generation_id, model_id, count in session.execute(_KNOWN, {**place, "names": part}):
+            samples[name, generation_id] += count
+            places.setdefault(name, set()).add(model_id if generation_id is None else generation_id)
+    return samples, places
+
+
+def _under_hold(holds: Mapping[int, Collection[str]], written: Mapping[str, Written]) -> dict[str, list[str]]:
+    """Return in what the ids of people under a hold differ that are written nearly as one of ``written``."""
+    kinds = {number: _BY[kind] for known in written.values() for kind, number in known.forms.items()}
+    alike: dict[str, list[str]] = {}
+    for number, by in kinds.items():
+        for subject in holds.get(number, ()):
+            alike.setdefault(subject, []).append(by)
+    return alike
 
 
 def _alike(rows: Iterable[Any], written: Mapping[str, Written]) -> dict[str, list[str]]:

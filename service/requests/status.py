@@ -17,6 +17,7 @@ from expunge.service.audit import canonical, entry, record_entries, recorded_at
 from expunge.service.infra.db import batches, log_after_commit
 from expunge.service.infra.tables import Certificate, DeletionRequest, Model, Task, Version
 from expunge.service.infra.time import SECOND, rfc_3339
+from expunge.service.infra.tracing import carried
 from expunge.service.requests.reasons import Reason, explain
 from expunge.service.requests.states import Status, derive, stands_alone, step
 from expunge.service.requests.suppression import holds_on
@@ -234,6 +235,8 @@ def announce_requests(session: Session, *happened: tuple[WebhookEvent, DeletionR
         facts = request.facts if request.near is not None else causes.get(request.id, request.facts)
         why = explain(request.reason, request.id, facts=facts)["title"]
         known = {"request_id": request.id, "status": request.status, "reason": request.reason, "why": why}
+        if request.traceparent is not None and carried() is None:  # written for many callers: each line has its own
+            known["traceparent"] = request.traceparent
         line = news.value.replace("deletion_request.", "request ")
         log_after_commit(session, log, line, **known, seconds=round((at - request.received_at) / SECOND, 3))
         if request.id in parts:

@@ -38,14 +38,6 @@ WITH_ROWS = "with_rows"
 """the note that the service reads the recipe's rows: it hands those of people who are kept apart to no training"""
 MEMBERS_FROZEN = "members_frozen"
 """the note that all members of a generation in preparation are written, and that its training reads no other people"""
-_MEMBERS = Membership.__table__.c
-_OF_SUBJECTS, _OF_SAMPLES = (
-    select(_MEMBERS.generation_id, func.count())
-    .where(_MEMBERS.generation_id.in_(bindparam("generations", expanding=True)))
-    .where(name.in_(bindparam("names", expanding=True)))
-    .group_by(_MEMBERS.generation_id)
-    for name in (_MEMBERS.subject_digest, _MEMBERS.sample_digest)
-)
 _REMOVED = (
     select(Membership.generation_id, func.count())
     .join(
@@ -131,31 +123,17 @@ def registered_after(suppress_after: int) -> Select[str]:
     return select(Generation.model_id).group_by(Generation.model_id).having(func.min(Generation.id) > suppress_after)
 
 
-def trained_on(
-    session: Session, generations: Iterable[int | None], subjects: Collection[str], samples: Collection[str]
-) -> Counter[int | None]:
-    """Return how many samples of these subjects each generation was trained on; without subjects, of these samples.
-
-    Samples that were forgotten since count as well, and one that names two of the subjects counts twice.
-    """
-    query, names = (_OF_SUBJECTS, subjects) if subjects else (_OF_SAMPLES, samples)
-    return _counted(session, query, generations, names)
-
-
 def removed_from(session: Session, generations: Iterable[int | None], subjects: Collection[str]) -> Counter[int | None]:
-    """Return how many of the samples that ``trained_on`` counts for these subjects were deleted since."""
-    return _counted(session, _REMOVED, generations, subjects)
+    """Return how many samples of these subjects were deleted from each generation.
 
-
-def _counted(
-    session: Session, query: Select[Any, Any], generations: Iterable[int | None], names: Collection[str]
-) -> Counter[int | None]:
-    found: Counter[int | None] = Counter()
+    One that names two of the subjects counts twice, as where those that it was trained on are counted.
+    """
+    removed: Counter[int | None] = Counter()
     for here in batches(generations):
-        for part in batches(names):
-            for generation_id, count in session.execute(query, {"generations": here, "names": part}):
-                found[generation_id] += count
-    return found
+        for part in batches(subjects):
+            for generation_id, count in session.execute(_REMOVED, {"generations": here, "names": part}):
+                removed[generation_id] += count
+    return removed
 
 
 def why_unknown(

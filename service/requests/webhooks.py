@@ -27,8 +27,9 @@ from unlearning.accounting.budget import would_overspend
 
 BACKOFF_SECONDS = (15, 300, 1800, *(hours * HOUR_SECONDS for hours in (2, 5, 10, 14, 20, 24)))
 """from one attempt to the next: three days and a bit; the first is longer than an attempt may take"""
-_ENABLED = select(WebhookEndpoint.id, WebhookEndpoint.kinds).where(
-    WebhookEndpoint.tenant_id == bindparam("tenant"), WebhookEndpoint.disabled_at.is_(None)
+_ENDPOINTS = WebhookEndpoint.__table__.c
+_ENABLED = select(_ENDPOINTS.id, _ENDPOINTS.kinds).where(
+    _ENDPOINTS.tenant_id == bindparam("tenant"), _ENDPOINTS.disabled_at.is_(None)
 )
 MAX_ATTEMPTS = len(BACKOFF_SECONDS) + 1
 

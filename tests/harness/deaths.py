@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from fastapi.testclient import TestClient
 
 from expunge.service.api.app import create_app
 from expunge.service.infra.settings import Settings
+from tests.harness.gathered import gather
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["pytest", __name__])
@@ -34,6 +37,23 @@ def post(path: str, body: dict[str, Any], headers: dict[str, str]) -> None:
     """Make an API as the environment says, and send it one call."""
     with TestClient(create_app()) as client:
         client.post(path, json=body, headers=headers)
+
+
+def post_together(path: str, body: dict[str, Any], authorization: str, keys: Sequence[str], answered: str) -> None:
+    """Send an API one call for each key, all at once. Each that is accepted adds its key and the request's id to the
+    file ``answered``.
+    """
+    app = create_app()
+    gather(app, len(keys))
+    with TestClient(app) as client, ThreadPoolExecutor(len(keys)) as pool:
+
+        def call(key: str) -> None:
+            answer = client.post(path, json=body, headers={"Authorization": authorization, "Idempotency-Key": key})
+            if answer.status_code == 202:
+                with Path(answered).open("a") as lines:
+                    lines.write(f"{key} {answer.json()['id']}\n")
+
+        list(pool.map(call, keys))
 
 
 def variables_of(settings: Settings) -> dict[str, str]:

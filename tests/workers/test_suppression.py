@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expunge.service.infra.tables import DeletionRequest
-from expunge.service.requests import identity_check, intake
+from expunge.service.requests import intake
 from expunge.service.requests.states import Suppress
 from expunge.service.requests.suppression import concerns
 from tests.faults.invariants import broken
@@ -75,7 +75,7 @@ def test_a_model_that_was_registered_before_the_request_was_verified_forgets_too
     world.live(guarantee="proved")
     with world.database.write() as session:
         order = intake.Order(subject_id="p1", models=("m",), verified=False)
-        taken = identity_check.accept_unverified(session, world.storage.pepper, TENANT, order)
+        taken = intake.accept(session, world.storage.pepper, TENANT, order)
     assert taken.remains_in is None
     later = world.live(name="later", guarantee="proved")
     world.verify(taken.request.id)

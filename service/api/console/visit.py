@@ -25,6 +25,7 @@ from expunge.service.api.cookies import drop_cookie, read_cookie, set_cookie
 from expunge.service.api.dependencies import Running, Service, allows, require_scopes_of, require_writable, session_of
 from expunge.service.api.problems import ApiProblem
 from expunge.service.infra.db import now
+from expunge.service.models import restore_waits
 
 SAID, MADE = "expunge_said", "expunge_made"
 """the cookies that carry what an action did, and a secret that it made, to the page that is shown next"""
@@ -61,7 +62,9 @@ class PageContext:
     def check_form(self, fields: Fields) -> None:
         """Check that a form may change something. Raises ApiProblem (403; 503 while writing is stopped)."""
         self.check_token(fields)
-        require_writable(self.service)
+        with self.service.database.read() as session:
+            read_only = restore_waits(session)
+        require_writable(self.service, read_only=read_only)
 
     def check_token(self, fields: Fields) -> None:
         """Check that the form was sent from a page of this session. Raises ApiProblem (403)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
@@ -10,7 +11,7 @@ from sqlalchemy import func, select
 
 from expunge.service.api.dependencies import Service
 from expunge.service.infra.tables import AuditEntry, DeletionRequest, IdempotencyKey, SuppressionEntry, Task
-from tests.harness.deaths import crash, post, variables_of
+from tests.harness.deaths import crash, post, post_together, variables_of
 from tests.service.worlds import live_model
 
 pytestmark = pytest.mark.both_engines
@@ -51,6 +52,28 @@ def test_a_death_loses_nothing_and_doubles_nothing(client: TestClient, service: 
     answer = client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": "once"})
     assert answer.status_code == 202
     assert rows(service) == [1] * 5
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_death_with_many_calls_loses_no_answer(
+    client: TestClient, service: Service, tmp_path: Path, point: str
+) -> None:
+    """Eight calls are written together. Whoever was answered finds the request; who was not has one after a retry."""
+    live_model(service)
+    keys, answered = [f"k-{number}" for number in range(8)], tmp_path / "answered"
+    sent = ("/v1/deletion-requests", {"subject_id": "ada"}, str(client.headers["Authorization"]), keys, str(answered))
+    assert crash(point, post_together, *sent, **variables_of(service.settings)) == -9
+    time.sleep(0.2)  # PostgreSQL may still be ending the dead client's transaction
+    told = dict(line.split() for line in answered.read_text().splitlines()) if answered.exists() else {}
+    left = rows(service)
+    assert left in ([0] * 5, [8] * 5)
+    if point != "api-inside-commit":
+        assert left == [8 * (point == "api-after-commit")] * 5
+    for key in keys:
+        answer = client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": key})
+        assert answer.status_code == 202
+        assert told.get(key, answer.json()["id"]) == answer.json()["id"]
+    assert rows(service) == [8] * 5
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -27,7 +27,7 @@ from expunge.service.infra.tables import (
     SuppressionEntry,
     Task,
 )
-from expunge.service.requests.idempotency import Use, begin_call
+from expunge.service.requests.idempotency import Use, begin_calls
 from expunge.service.requests.intake import Order, commitment
 from expunge.service.requests.status import settle
 from tests.service.conftest import Login
@@ -278,7 +278,7 @@ def test_a_key_that_is_in_use_right_now_is_refused_at_once(client: TestClient, s
         caller = authenticate(session, service.pepper, client.headers["Authorization"].removeprefix("Bearer "))
     assert caller is not None
     with service.database.write() as session:
-        assert begin_call(session, Use(caller, "k-1", "0" * 64)) is None
+        assert begin_calls(session, [Use(caller, "k-1", "0" * 64)]) == [None]
         answer = post(client, "k-1", subject_id="ada")
         assert (answer.status_code, answer.json()["code"]) == (409, "idempotency_key_in_flight")
         assert answer.headers["retry-after"]

@@ -214,6 +214,6 @@ def test_an_order_takes_as_many_statements_for_any_number_of_models(service: Ser
     with service.database.write() as session:
         sent.clear()  # BEGIN
         accept(session, service.pepper, TENANT, Order(subject_id="ada"), Windows(60, 1000, 60))
-    assert len([text for text in sent if not text.startswith("BEGIN")]) == 13, sent
+    assert len([text for text in sent if not text.startswith("BEGIN")]) == 10, sent
     with service.database.read() as session:
         assert session.scalar(select(func.count()).select_from(Task)) == models

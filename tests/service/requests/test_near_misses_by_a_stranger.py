@@ -16,7 +16,7 @@ from expunge.service.api.dependencies import Service
 from expunge.service.api.types import PersonalId
 from expunge.service.infra.pseudonyms import person_number, subject_digest
 from expunge.service.infra.tables import DeletionRequest, Task
-from expunge.service.requests.intake import Order, accept_all
+from expunge.service.requests.intake import Accepted, Order, accept_all
 from tests.harness.spoiled_by_a_stranger import KINDS, SEED, SHAPES, SpoiledId, spoiled_ids
 from tests.service.worlds import live_model
 
@@ -66,6 +66,7 @@ def outcomes_by_kind(service: Service, arrived: list[SpoiledId]) -> dict[str, Co
         orders = [Order(subject_id=text) for _, text in taken]
         answers = accept_all(session, service.pepper, "default", orders)
         for (spoiled, _), accepted in zip(taken, answers, strict=True):
+            assert isinstance(accepted, Accepted)
             outcomes[spoiled.kind][outcome(session, service, spoiled, accepted.request.id)] += 1
     return outcomes
 

@@ -30,7 +30,8 @@ _FOLDER = Path(__file__).parents[1] / "static"
 def login(request: Request, service: Running, fields: Form) -> Response:
     if not _from_here(request, service.settings.url):
         return login_page(403, "Log in from this page itself.")
-    caller = known(service, request, field(fields, "key"))
+    with service.database.read() as session:
+        caller = known(service, session, request, field(fields, "key"))
     with service.database.read() as session:
         value = begin_session(session, service.session_key, caller.key_id) if caller else ""
     if not value:

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy.orm import Session
 
 from expunge.service.access import Caller, Scope, searched
-from expunge.service.api.dependencies import Running, Service, count_search, problems, require_scope
+from expunge.service.api.dependencies import Running, count_search, problems, require_scope
+from expunge.service.api.intake import Outcome, take_in, windows_of, with_opening
 from expunge.service.api.problems import problem_of
 from expunge.service.api.routes.requests.deletion_requests import (
     DeletionOrder,
     KeyHeader,
-    accept_order,
     check_length,
     key_use,
-    windows_of,
+    ordered,
 )
 from expunge.service.api.routes.requests.search import near_of
 from expunge.service.api.types import Moment
 from expunge.service.api.views.rehearsal import RehearsedPart, rehearse
-from expunge.service.api.views.requests import AcceptedView, ReceiptView, accepted_view, answer_for, salts
+from expunge.service.api.views.requests import AcceptedView, ReceiptView, accepted_view
 from expunge.service.certificates import PersonalLetter
-from expunge.service.requests import RequestRefused, StoredAnswer, begin_call, finish_call, opening
+from expunge.service.requests import RequestRefused, StoredAnswer
 
 router = APIRouter(tags=["deletion requests"])
 Writer = Annotated[Caller, Depends(require_scope(Scope.DELETIONS_WRITE))]
@@ -113,20 +113,14 @@ def create_batch(batch: BatchOrder, service: Running, caller: Writer, idempotenc
     use = key_use(service, caller, idempotency_key, _BATCH, batch)
     for order in batch.requests:
         check_length(order, service.limits.sample_ids)
-    to_notify: set[str] = set()
-    with service.database.write(crash="api-inside-commit") as session:
-        stored = begin_call(session, use)
-        if stored is None:
-            outcomes = []
-            for place, order in enumerate(batch.requests):
-                outcome, rung = _outcome(session, service, caller, order)
-                outcomes.append({"index": place} | outcome)
-                to_notify.update(rung)
-            stored = StoredAnswer(207, {}, {"outcomes": outcomes})
-            finish_call(session, use, stored, service.limits.idempotency_seconds)
-        answer = {"outcomes": _opened(session, service, caller, stored.answer["outcomes"])}
-    service.notify(sorted(to_notify))
-    return JSONResponse(answer, stored.status)
+    taken = take_in(service, use, [ordered(service, order) for order in batch.requests], _answer)
+    outcomes = [
+        outcome
+        if outcome["request"] is None
+        else outcome | {"request": with_opening(service, caller, outcome["request"], taken.salts)}
+        for outcome in taken.stored.answer["outcomes"]
+    ]
+    return JSONResponse({"outcomes": outcomes}, taken.stored.status)
 
 
 @router.post(
@@ -168,27 +162,12 @@ def _letter_view(said: PersonalLetter) -> LetterView:
     return LetterView(headline=said.headline, paragraphs=paragraphs)
 
 
-def _outcome(
-    session: Session, service: Service, caller: Caller, order: DeletionOrder
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    try:
-        accepted = accept_order(session, service, caller, order)
-    except RequestRefused as error:
-        return {"status": error.status, "request": None, "problem": problem_of(error).body()}, ()
-    return {"status": 202, "request": accepted_view(accepted), "problem": None}, accepted.to_notify
+def _answer(outcomes: Sequence[Outcome]) -> StoredAnswer:
+    items = [{"index": place} | _item(outcome) for place, outcome in enumerate(outcomes)]
+    return StoredAnswer(207, {}, {"outcomes": items})
 
 
-def _opened(session: Session, service: Service, caller: Caller, outcomes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add the openings to the outcomes. They are computed at every replay and never stored."""
-    ids = [outcome["request"]["id"] for outcome in outcomes if outcome["request"]]
-    found = salts(session, ids)
-    return [
-        outcome
-        if outcome["request"] is None
-        else outcome
-        | {
-            "request": answer_for(caller, outcome["request"])
-            | {"opening": opening(service.pepper, found[outcome["request"]["id"]]).hex()}
-        }
-        for outcome in outcomes
-    ]
+def _item(outcome: Outcome) -> dict[str, Any]:
+    if isinstance(outcome, RequestRefused):
+        return {"status": outcome.status, "request": None, "problem": problem_of(outcome).body()}
+    return {"status": 202, "request": accepted_view(outcome), "problem": None}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema, model_validator
-from sqlalchemy.orm import Session
 
 from expunge.service import requests
 from expunge.service.access import Caller, Scope, TwoPersonAct, searched
@@ -26,6 +26,7 @@ from expunge.service.api.dependencies import (
 from expunge.service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
 from expunge.service.api.http.pagination import Limit, MomentCursor, Page, after, after_page, place_of
 from expunge.service.api.http.polling import LEAST_SECONDS, retry_after
+from expunge.service.api.intake import Outcome, take_in, windows_of, with_opening
 from expunge.service.api.openapi import answer
 from expunge.service.api.problems import ApiProblem, problem_of
 from expunge.service.api.types import CaseId, ModelName, PersonalId, RequestId, When, one_of
@@ -35,12 +36,10 @@ from expunge.service.api.views.requests import (
     Justification,
     ReceiptView,
     accepted_view,
-    answer_for,
     find_request,
     moments_of,
     request_view,
     request_views,
-    salts,
 )
 from expunge.service.api.views.selection import newest
 from expunge.service.audit import canonical
@@ -48,9 +47,9 @@ from expunge.service.infra.db import now
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.limits import LIMITS
 from expunge.service.infra.pseudonyms import digest
+from expunge.service.infra.tracing import carried
 from expunge.service.requests import (
     IDEMPOTENCY_KEY,
-    Accepted,
     Order,
     Regulation,
     RequestRefused,
@@ -58,16 +57,10 @@ from expunge.service.requests import (
     StoredAnswer,
     Suppress,
     Use,
-    Windows,
-    accept,
-    accept_unverified,
     approve,
     awaits_decision,
-    begin_call,
     cancel,
     extend,
-    finish_call,
-    opening,
     read_key,
     retry,
 )
@@ -183,6 +176,7 @@ class DeletionOrder(BaseModel):
             suppress=self.suppress,
             expected_samples=self.expected_samples,
             case_id=self.case_id,
+            traceparent=carried(),
         )
 
 
@@ -203,20 +197,9 @@ def create(
     use = key_use(service, caller, idempotency_key, _PATH, order)
     check_length(order, service.limits.sample_ids)
     crash_point("api-before-transaction")
-    to_notify: tuple[str, ...] = ()
-    with service.database.write(crash="api-inside-commit") as session:
-        stored = begin_call(session, use)
-        if stored is None:
-            accepted = accept_order(session, service, caller, order)
-            stored, to_notify, salt = _answer(accepted), accepted.to_notify, accepted.request.salt
-            finish_call(session, use, stored, service.limits.idempotency_seconds)
-        else:
-            salt = salts(session, [stored.answer["id"]])[stored.answer["id"]]
-    crash_point("api-after-commit")
-    service.notify(to_notify)
-    # the opening is never stored, not even in the stored answer: it is derived again on a replay
-    answer = answer_for(caller, stored.answer) | {"opening": opening(service.pepper, salt).hex()}
-    return JSONResponse(answer, stored.status, stored.headers)
+    taken = take_in(service, use, [ordered(service, order)], _answer)
+    answer = with_opening(service, caller, taken.stored.answer, taken.salts)
+    return JSONResponse(answer, taken.stored.status, taken.stored.headers)
 
 
 @router.get(
@@ -305,22 +288,20 @@ def key_use(service: Service, caller: Caller, header: list[str] | None, path: st
     return Use(caller, read_key(header), digest(service.pepper, "idempotency", sent))
 
 
-def accept_order(session: Session, service: Service, caller: Caller, order: DeletionOrder) -> Accepted:
-    """Write the request that was ordered. Raises RequestRefused."""
-    asked = order.order(service.settings.regulation, service.settings.time_zone)
-    if not order.verified:
-        return accept_unverified(session, service.pepper, caller.tenant_id, asked)
-    return accept(session, service.pepper, caller.tenant_id, asked, windows_of(service))
+def ordered(service: Service, order: DeletionOrder) -> Order | RequestRefused:
+    """Return the order, or why it is refused."""
+    try:
+        return order.order(service.settings.regulation, service.settings.time_zone)
+    except RequestRefused as refusal:
+        return refusal
 
 
-def windows_of(service: Service) -> Windows:
-    said = service.settings
-    return Windows(said.cancel_window, said.large_request, service.limits.large_request_seconds)
-
-
-def _answer(accepted: Accepted) -> StoredAnswer:
-    headers = {"Location": f"{_PATH}/{accepted.request.id}", "Retry-After": str(LEAST_SECONDS)}
-    return StoredAnswer(202, headers, accepted_view(accepted))
+def _answer(outcomes: Sequence[Outcome]) -> StoredAnswer:
+    (outcome,) = outcomes
+    if isinstance(outcome, RequestRefused):
+        raise outcome
+    headers = {"Location": f"{_PATH}/{outcome.request.id}", "Retry-After": str(LEAST_SECONDS)}
+    return StoredAnswer(202, headers, accepted_view(outcome))
 
 
 def check_length(order: DeletionOrder, limit: int) -> None:
