@@ -1,4 +1,7 @@
-"""CPU seconds of what a service does while nobody asks it for a deletion, each over a slow twin in the same run."""
+"""CPU seconds of what a service does while nobody asks it for a deletion, each over a slow twin in the same run.
+
+And how often its processes read the store, to notice that a database was put back.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,31 @@ from unittest.mock import patch
 from sqlalchemy import False_, insert, update
 
 from benchmarks.release import live
+from expunge.service.api.app import create_app
+from expunge.service.api.dependencies import Service
 from expunge.service.api.traffic import Traffic
 from expunge.service.api.views.metrics import render
 from expunge.service.infra.db import Database
+from expunge.service.infra.settings import Settings
 from expunge.service.infra.tables import Consumer, Generation, Model, Record, Version
 from expunge.service.models import unconfirmed
 from expunge.workers.scheduler.run import carry_out, hold_lease, open_scheduler
+from tests.harness.databases import sqlite_template
+from tests.harness.store_reads import reads_a_second
+from tests.service.worlds import live_model
 from tests.unlearning.accounting.test_gaussian import epsilon_by_halving
 from unlearning.accounting.budget import UNITS, epsilon_at, mu_of
 
 Row = dict[str, Any]
 MODELS = 270
+READ_MODELS, READ_PROCESSES, READ_SECONDS = 30, 3, 10.0
 
 
 def rows() -> Iterator[Row]:
     yield epsilon()
     yield scrape()
     yield tick()
+    yield store_reads()
 
 
 def epsilon() -> Row:
@@ -88,6 +99,24 @@ def tick() -> Row:
         process.storage.close()
         scheduler.database.close()
     return row("an idle tick / one in which every duty looks for itself, SQLite", fast, slow, 1 / 15)
+
+
+def store_reads() -> Row:
+    """Of processes of the API that answer calls without a pause: each compares store and database once a second."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        service: Service = create_app(
+            Settings(home=home, database_url=f"sqlite:///{sqlite_template(home)}")
+        ).state.service
+        for number in range(READ_MODELS):
+            live_model(service, f"m{number}")
+        service.database.close()
+        reads = reads_a_second(service.settings, READ_PROCESSES, READ_SECONDS)
+    name = f"store reads of the witness a second, {READ_MODELS} models, {READ_PROCESSES} processes"
+    return {"name": name, "value": reads, "target": f"<= {READ_PROCESSES}", "unit": "reads/s"} | {
+        "met": reads <= READ_PROCESSES,
+        "sides": {"seconds": READ_SECONDS},
+    }
 
 
 def copy_model(database: Database, model_id: str) -> None:

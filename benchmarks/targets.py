@@ -373,6 +373,12 @@ TARGETS = (
         "rest",
     ),
     Target(
+        "the store read by 3 processes with 30 models: <= 3 times a second",
+        r"store reads of the witness a second, ",
+        "rest",
+        seen="3.0 on 29 November 2026, beside other work; 96 at a446d793.",
+    ),
+    Target(
         "misspelled ids: a million people <= 20 s of CPU at registration, <= 250 bytes a person, <= 100 us a request",
         r"forms(, | of a million people)",
         "near_misses",

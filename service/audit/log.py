@@ -256,6 +256,8 @@ def _let_witness(database: Database, witness: Witness, number: int) -> None:
         unknown.append((before, head))
     for before, head in reversed(unknown):
         witness.add_head(number, before, head)
+    if heads:
+        witness.note_head(number, heads[0])
 
 
 def _sign(session: Session, signer: Signer, size: int, root: str) -> None:

@@ -1,5 +1,7 @@
 """The store as witness of the database: what was published and signed, in files that are made once and never changed.
 
+One file is changed, ``updates/newest``: it says what was witnessed last, so that one read answers for every model.
+
 A database can go back: a failover that loses its last commits, a backup put back, a copy that writes to the same store.
 The store does not go back with it. ``expunge.service.models.restore_guard`` compares the two.
 
@@ -11,18 +13,23 @@ it. ``heads/EPOCH.SIZE``: the head that was signed next after the one of this si
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.files import Folder
+from expunge.service.infra.pseudonyms import new_id
 from expunge.service.infra.tables import Restoration
 
 UPDATES, HEADS, EPOCHS = "updates", "heads", "epochs"
 """folders in the store"""
 DRAFT, RELEASE, SET_ASIDE = ".draft", ".release", ".set-aside"
+NEWEST = "newest"
+"""the file in ``updates`` that is changed; it has none of those endings"""
 
 
 class Contradicted(RuntimeError):
@@ -35,6 +42,56 @@ class WitnessedHead:
 
     size: int
     root: str
+
+
+@dataclass(frozen=True)
+class WitnessedVersion:
+    """A version whose commit the store knows: its number in its model, and its id."""
+
+    number: int
+    version_id: str
+
+
+@dataclass(frozen=True)
+class Newest:
+    """What was witnessed last. A version is noted here after its commit, a head before its signature.
+
+    ``since``: the id of this account, which is begun anew in each epoch and where the file was lost: who read another
+    one reads all other files again. Empty: there is none yet. ``epoch``: that of the head.
+    """
+
+    since: str = ""
+    epoch: int = 0
+    head: WitnessedHead | None = None
+    versions: Mapping[str, WitnessedVersion] = field(default_factory=dict)
+    """the newest of each model, by its id"""
+
+    @classmethod
+    def parse(cls, data: bytes | None) -> Newest:
+        """Read the file; a half, which a power cut leaves, is as good as none."""
+        try:
+            facts = json.loads(data or b"")
+            head = WitnessedHead(*facts["head"]) if facts["head"] else None
+            versions = {model: WitnessedVersion(*version) for model, version in facts["versions"].items()}
+            return cls(facts["since"], facts["epoch"], head, versions)
+        except (ValueError, KeyError, TypeError):
+            return cls()
+
+    def written(self) -> bytes:
+        head = self.head and [self.head.size, self.head.root]
+        versions = {model: [version.number, version.version_id] for model, version in self.versions.items()}
+        facts = {"since": self.since or new_id(), "epoch": self.epoch, "head": head, "versions": versions}
+        return json.dumps(facts, sort_keys=True).encode()
+
+    def with_version(self, model_id: str, version: WitnessedVersion) -> Newest:
+        newest = self.versions.get(model_id)
+        if newest is not None and newest.number >= version.number:
+            return self
+        return replace(self, versions={**self.versions, model_id: version})
+
+    def with_head(self, epoch: int, head: WitnessedHead) -> Newest:
+        newest = 0 if self.head is None else self.head.size
+        return self if (self.epoch, newest) >= (epoch, head.size) else replace(self, epoch=epoch, head=head)
 
 
 @dataclass(frozen=True)
@@ -61,6 +118,15 @@ class Witness:
     def __init__(self, store: Folder) -> None:
         self.updates, self.heads, self.epochs = (store.inside(name).promptly() for name in (UPDATES, HEADS, EPOCHS))
 
+    def newest(self) -> Newest:
+        """Return what was witnessed last, by one read."""
+        with suppress(FileNotFoundError):
+            return Newest.parse(self.updates.read(NEWEST))
+        return Newest()
+
+    def _note(self, change: Callable[[Newest], Newest]) -> None:
+        self.updates.update(NEWEST, lambda data: change(Newest.parse(data)).written())
+
     def epoch(self, known: int = 0) -> Epoch:
         """Return the newest epoch, looking from ``known`` on. An installation that was never restored is in epoch 0."""
         newest = Epoch(0, 0)
@@ -76,6 +142,7 @@ class Witness:
         """Write an epoch, with a number above every other. Raises Contradicted where that number is another's."""
         last = None if epoch.last is None else vars(epoch.last)
         _write(self.epochs, str(epoch.number), json.dumps({"begins": epoch.begins, "last": last}, sort_keys=True))
+        self._note(lambda _: Newest(epoch=epoch.number))
 
     def head_after(self, epoch: int, size: int) -> WitnessedHead | None:
         """Return the head that was signed in the epoch next after the head of this size; None: there is none yet."""
@@ -96,13 +163,21 @@ class Witness:
         """Write which head follows the one of this size; it may be signed then. Raises Contradicted."""
         _write(self.heads, f"{epoch}.{size}", f"{head.size} {head.root}")
 
+    def note_version(self, model_id: str, number: int, version_id: str) -> None:
+        """Say that a version was committed."""
+        self._note(lambda newest: newest.with_version(model_id, WitnessedVersion(number, version_id)))
+
+    def note_head(self, epoch: int, head: WitnessedHead) -> None:
+        """Say that the head was witnessed last. It was added before, and is signed after this.
+
+        A signer that died before it left no signature, and the next one comes here again.
+        """
+        self._note(lambda newest: newest.with_head(epoch, head))
+
     def drafted(self, model_id: str, number: int) -> str | None:
         """Return the id of the version that was drafted under this number; None: the number is free."""
         found = _read(self.updates, version_file(model_id, number) + DRAFT)
         return None if found is None else found.partition("\n")[0]
-
-    def has_draft(self, model_id: str, number: int) -> bool:
-        return self.updates.holds(version_file(model_id, number) + DRAFT)
 
     def released(self, model_id: str, number: int) -> str | None:
         """Return the id of the version whose commit under this number is known."""
@@ -113,7 +188,12 @@ class Witness:
         return self.updates.holds(version_file(model_id, number) + SET_ASIDE)
 
     def release(self, model_id: str, number: int, version_id: str) -> None:
-        """Write that the version was committed. A power cut may take it until ``updates.sync``. Raises Contradicted."""
+        """Write that the version was committed. A power cut may take it until ``updates.sync``. Raises Contradicted.
+
+        It is noted first: a process that dies between the two has told the others, and the next look writes the file.
+        """
+        self.note_version(model_id, number, version_id)
+        crash_point("version-noted")
         _write(self.updates, version_file(model_id, number) + RELEASE, version_id, lasting=False)
 
     def confirm(self, model_id: str, number: int, version_id: str) -> None:

@@ -11,7 +11,7 @@ import errno
 import io
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, BinaryIO, Literal, cast
@@ -124,21 +124,40 @@ class Bucket(Folder):
         """Return at once: what was answered is durable."""
 
     def overwrite(self, name: str, pieces: Mapping[int, bytes]) -> None:
-        path = self._prefix + name
-        for _ in range(TRIES):
-            with self._told():
-                found = self._store.get(path)
-                data = bytearray(found.bytes())
+        def overwritten(before: bytes | None) -> bytes:
+            if before is None:
+                raise FileNotFoundError(errno.ENOENT, "no such object", self._url)
+            data = bytearray(before)
             for offset, piece in pieces.items():
                 data[offset : offset + len(piece)] = piece
+            return bytes(data)
+
+        self.update(name, overwritten)
+        crash_point("bucket-overwritten")
+
+    def update(self, name: str, change: Callable[[bytes | None], bytes]) -> None:
+        path = self._prefix + name
+        for _ in range(TRIES):
+            before, condition = self._read_for_update(path)
+            after = change(before)
+            if after == before:
+                return
             try:
                 with self._told():
-                    self._store.put(path, bytes(data), mode={"e_tag": found.meta["e_tag"]}, use_multipart=False)
-            except BlockingIOError:  # another process was first: what it overwrote must stay so
+                    self._store.put(path, after, mode=condition, use_multipart=False)
+            except (BlockingIOError, FileExistsError):  # another process was first: what it wrote must stay so
                 continue
-            crash_point("bucket-overwritten")
             return
         raise OSError(errno.EIO, f"{name} in {self._url} was replaced by others {TRIES} times")
+
+    def _read_for_update(self, path: str) -> tuple[bytes | None, Literal["create"] | UpdateVersion]:
+        """Return the object's bytes, and the condition under which they are still the newest."""
+        try:
+            with self._told():
+                found = self._store.get(path)
+                return bytes(found.bytes()), {"e_tag": found.meta["e_tag"]}
+        except FileNotFoundError:
+            return None, "create"
 
     def rename(self, name: str, target: str) -> None:
         with self._told():

@@ -7,14 +7,16 @@ leave behind, because killing a process cannot show a missing fsync.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 import re
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
@@ -28,6 +30,8 @@ PART = re.compile(r"\.[0-9a-f]{16}\.part")
 MARK = "installation"
 """the file that says to which installation a folder belongs"""
 BLOCK = 1 << 20
+LOCK_SECONDS = 10.0
+"""that an update of a file waits for another one of it"""
 _MOUNTS = Path("/proc/self/mounts")
 
 
@@ -153,6 +157,14 @@ class Folder(ABC):
         """
 
     @abstractmethod
+    def update(self, name: str, change: Callable[[bytes | None], bytes]) -> None:
+        """Replace a small file by what ``change`` makes of it. Updates at the same time undo nothing of each other.
+
+        ``change`` gets None where there is no file; it may be called several times, and the same bytes are written
+        once. Readers see the file before or after. A power cut may leave the file before, or half of the one after.
+        """
+
+    @abstractmethod
     def rename(self, name: str, target: str) -> None:
         """Give the file another name, in place of one that has it. Raises FileNotFoundError."""
 
@@ -254,6 +266,24 @@ class DiskFolder(Folder):
                 self.disk.overwrite(file, offset, data)
             self.disk.sync(file)
 
+    def update(self, name: str, change: Callable[[bytes | None], bytes]) -> None:
+        self._make_root()
+        part = self.root / f".{secrets.token_hex(8)}.part"
+        with _locked(self.root / f".{name}.lock"):
+            before = None
+            with suppress(FileNotFoundError):
+                before = self.read(name)
+            after = change(before)
+            if after == before:
+                return
+            try:
+                with self.disk.create(part) as file:
+                    self.disk.write(file, after)
+                self.disk.rename(part, self.root / name)
+            except BaseException:
+                self.disk.unlink(part)
+                raise
+
     def rename(self, name: str, target: str) -> None:
         self.disk.rename(self.root / name, self.root / target)
         self.disk.sync_folder(self.root)
@@ -283,6 +313,25 @@ class DiskFolder(Folder):
             return
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.disk.sync_folder(self.root.parent)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of this file, which ends with the process. Raises TimeoutError where its holder hangs."""
+    until = time.monotonic() + LOCK_SECONDS
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600)) as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise TimeoutError(errno.ETIMEDOUT, "another process holds the lock", str(path)) from None
+                time.sleep(0.001)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing does not: a child that was forked meanwhile has the file open
 
 
 def folder_at(place: Path | str) -> Folder:

@@ -2,6 +2,9 @@
 
 The store is the witness (service/audit/witness). It is read first, then the database in a fresh transaction, so
 that a commit of meanwhile is no difference. A difference is looked at twice before it is said.
+
+A process reads all of the store's files once. From then on a look is one read, of what was witnessed last, and the
+database is compared with all that this process has ever read.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -24,8 +27,10 @@ from expunge.service.audit import (
     UNSIGNED,
     Contradicted,
     Epoch,
+    Newest,
     Witness,
     WitnessedHead,
+    WitnessedVersion,
     epoch_of,
     newest_head,
     record,
@@ -51,7 +56,7 @@ _STILL = select(
     select(Version.id).where(Version.id == bindparam("version")).scalar_subquery(),
     select(TreeHead.root).where(TreeHead.size == bindparam("size")).scalar_subquery(),
 )
-_ROOTS = select(TreeHead.size, TreeHead.root).where(TreeHead.size.in_(bindparam("sizes", expanding=True)))
+_ROOT = select(TreeHead.root).where(TreeHead.size == bindparam("size"))
 _SIGNED = select(TreeHead.size).where(TreeHead.note != UNSIGNED).order_by(TreeHead.size.desc()).limit(1)
 _LOG = select(
     IN_RECOVERY.label("is_standby"),
@@ -111,14 +116,6 @@ def _next_epoch(session: Session, witness: Witness) -> Epoch:
 
 
 @dataclass(frozen=True)
-class Known:
-    """A version that the database and the store agreed on."""
-
-    number: int
-    version_id: str
-
-
-@dataclass(frozen=True)
 class Recorded:
     """What the database says now. ``models``: name and newest version, by the model's id."""
 
@@ -126,7 +123,7 @@ class Recorded:
     waits: bool
     """a restoration waits for the operator"""
     head: WitnessedHead | None
-    models: dict[str, tuple[str, Known]]
+    models: dict[str, tuple[str, WitnessedVersion]]
 
 
 class Guard:
@@ -136,8 +133,12 @@ class Guard:
         self._database = database
         self.witness = Witness(store)
         self._lock = threading.Lock()
-        self._versions: dict[str, Known] | None = None
-        """the newest of each model; None: the store was not read yet"""
+        self._since: str | None = None
+        """the id of the account of what was witnessed last; None: the store's files were not read yet"""
+        self._noted: Mapping[str, WitnessedVersion] = {}
+        """the versions in that account when database and store agreed last"""
+        self._versions: dict[str, WitnessedVersion] = {}
+        """the newest of each model, of those released in the store and those that both agreed on"""
         self._head: WitnessedHead | None = None
         self._epoch = 0
         self.asks_store = False
@@ -159,7 +160,7 @@ class Guard:
 
     def still(self, session: Session, model_id: str | None = None) -> None:
         """Check in a transaction that its database has what this process remembers. Raises PutBack."""
-        known, head = (self._versions or {}).get(model_id or ""), self._head
+        known, head = self._versions.get(model_id or ""), self._head
         asked = {"version": known.version_id if known else "", "size": head.size if head else 0}
         found = session.execute(_STILL, asked).one()
         if known is not None and found[0] is None:
@@ -167,44 +168,63 @@ class Guard:
         if head is not None and found[1] != head.root:
             raise PutBack(_lacks(f"the signed head of {head.size} entries"))
 
-    def require_released(self, model_id: str, version: Known) -> None:
+    def require_released(self, model_id: str, version: WitnessedVersion) -> None:
         """Check that the store knows this version of the database as committed. Raises Contradicted, OSError."""
-        if (self._versions or {}).get(model_id) != version:
+        if self._versions.get(model_id) != version:
             self.witness.confirm(model_id, version.number, version.version_id)
 
     def _differs(self, only: str | None) -> str | None:
         """Return in what database and store differ, as far as one look shows."""
+        newest = self._read_store()
+        with self._database.fresh() as session:
+            current = _current(session, only)
+            lost = self._lost(session, self._released(newest, only), current)
+            head = self._head
+            if head and session.scalar(_ROOT, {"size": head.size}) != head.root:
+                lost.append(f"the signed head of {head.size} entries")
+        if current.epoch < self._epoch:
+            lost.insert(0, f"restore number {self._epoch}")
+        if lost:
+            return _WAITS if current.waits else _lacks(lost[0])
+        if current.epoch > self._epoch:
+            return _lacks_in_store(f"restore number {current.epoch}")
+        found = self._agree(current, only)
+        if found is None and only is None:
+            self._noted = newest.versions
+        return found
+
+    def _read_store(self) -> Newest:
+        """Read what was witnessed last, by one read; the other files too where this process did not, or not of late."""
         self.asks_store = True
-        first = self._versions is None
-        if self._versions is None:
-            self._versions = self._released()
+        newest = self.witness.newest()
+        if newest.since != self._since:
+            self._read_files()
+            self._since = newest.since
+        if newest.epoch == self._epoch:  # heads of an older epoch do not bind
+            self._head = _longer(self._head, newest.head)
+        self.asks_store = False
+        return newest
+
+    def _read_files(self) -> None:
+        """Read the files that are made once: of all versions, of the epochs, and the head after the newest one."""
+        self._versions = _newer(self._versions, self._listed())
         epoch = self.witness.epoch(self._epoch).number
-        if epoch != self._epoch or first:  # heads of an older epoch do not bind
+        if epoch != self._epoch or self._since is None:
             self.asks_store = False
             with self._database.fresh() as session:
                 self._epoch, self._head = epoch, newest_signed(session)
             self.asks_store = True
-        released = self._newest_released([*self._versions] if only is None else [only])
         following = self.witness.head_after(epoch, self._head.size if self._head else 0)
-        self.asks_store = False
-        with self._database.fresh() as session:
-            current = _current(session, only)
-            lost = self._lost(session, released, current)
-            heads = [head for head in (following, self._head) if head]
-            rows = session.execute(_ROOTS, {"sizes": [head.size for head in heads]}) if heads else ()
-            roots = {size: root for size, root in rows}
-        lost += [f"the signed head of {head.size} entries" for head in heads if roots.get(head.size) != head.root]
-        if current.epoch < epoch:
-            lost.insert(0, f"restore number {epoch}")
-        if lost:
-            return _WAITS if current.waits else _lacks(lost[0])
-        if current.epoch > epoch:
-            return _lacks_in_store(f"restore number {current.epoch}")
-        return self._agree(current, only)
+        self._head = _longer(self._head, following)
 
-    def _lost(self, session: Session, released: Mapping[str, Known], current: Recorded) -> list[str]:
+    def _released(self, newest: Newest, only: str | None) -> dict[str, WitnessedVersion]:
+        """Return what the database must have: the newest version of each model, or of one."""
+        noted = {each: known for each, known in newest.versions.items() if self._noted.get(each) != known}
+        released = _newer(self._versions, noted)
+        return {each: known for each, known in released.items() if only in (None, each)}
+
+    def _lost(self, session: Session, released: Mapping[str, WitnessedVersion], current: Recorded) -> list[str]:
         """Return the released versions that the database lacks, without those that a restore has set aside since."""
-        assert self._versions is not None  # noqa: S101 (for mypy)
         there = {known.version_id for _, known in current.models.values()}
         ids = {known.version_id for known in released.values()} - there
         there |= {found for batch in batches(sorted(ids)) for found in session.scalars(_THERE, {"ids": batch})}
@@ -221,7 +241,6 @@ class Guard:
     def _agree(self, current: Recorded, only: str | None) -> str | None:
         """Remember what the database says now, once the store agrees; return where it does not."""
         self.asks_store = True
-        assert self._versions is not None  # noqa: S101 (for mypy)
         for model_id, (name, known) in current.models.items():
             if self._versions.get(model_id) == known:
                 continue
@@ -235,10 +254,10 @@ class Guard:
             self._versions[model_id] = known
         if only is None:  # the others are retired
             self._versions = {each: known for each, known in self._versions.items() if each in current.models}
-        self._head = current.head
+        self._head = _longer(self._head, current.head)
         return None
 
-    def _released(self) -> dict[str, Known]:
+    def _listed(self) -> dict[str, WitnessedVersion]:
         """Read the newest released version of each model, once: the store knows models that the database may lack."""
         files = [PurePath(entry.name) for entry in self.witness.updates.entries()]
         aside = {file.stem for file in files if file.suffix == SET_ASIDE}
@@ -249,26 +268,9 @@ class Guard:
                 newest[model_id] = max(newest.get(model_id, 0), int(number))
         found = at_once(lambda each: self.witness.released(*each), newest.items())
         return {
-            model_id: Known(number, version_id or "")
+            model_id: WitnessedVersion(number, version_id or "")
             for (model_id, number), version_id in zip(newest.items(), found, strict=True)
         }
-
-    def _newest_released(self, model_ids: Sequence[str]) -> dict[str, Known]:
-        found = zip(model_ids, at_once(self._newest_of, model_ids), strict=True)
-        return {model_id: known for model_id, known in found if known is not None}
-
-    def _newest_of(self, model_id: str) -> Known | None:
-        """Return the newest version that the store released: the one that is remembered, or one of a higher number.
-
-        A draft without a release is none: its commit is under way, or its worker died before it.
-        """
-        newest = (self._versions or {}).get(model_id)
-        number = newest.number if newest else 0
-        while self.witness.has_draft(model_id, number := number + 1):
-            version_id = self.witness.released(model_id, number)
-            if version_id is not None and not self.witness.is_set_aside(model_id, number):
-                newest = Known(number, version_id)
-        return newest
 
 
 @dataclass(frozen=True)
@@ -306,7 +308,7 @@ class Watch:
         that. Raises OSError; then the version is not handed out.
         """
         try:
-            self._guard.require_released(model_id, Known(number, version_id))
+            self._guard.require_released(model_id, WitnessedVersion(number, version_id))
         except Contradicted as error:
             raise OSError(str(error)) from None
 
@@ -332,6 +334,17 @@ def newest_signed(session: Session) -> WitnessedHead | None:
     return None if head is None else WitnessedHead(head.size, head.root)
 
 
+def _newer(one: Mapping[str, WitnessedVersion], other: Mapping[str, WitnessedVersion]) -> dict[str, WitnessedVersion]:
+    """Return the version of the higher number of each model."""
+    higher = {each: known for each, known in other.items() if each not in one or one[each].number < known.number}
+    return {**one, **higher}
+
+
+def _longer(one: WitnessedHead | None, other: WitnessedHead | None) -> WitnessedHead | None:
+    """Return the head of more entries."""
+    return max((head for head in (one, other) if head), key=lambda head: head.size, default=None)
+
+
 def at_once(read: Callable[[Item], Value], items: Collection[Item]) -> list[Value]:
     """Read something for each item: one bucket answers many in the time that it takes for one."""
     if len(items) < FEW:
@@ -345,7 +358,7 @@ def _current(session: Session, only: str | None) -> Recorded:
     is_standby, epoch, waits, size, root, *_ = rows[0]
     if is_standby:
         raise Busy("A standby answered, which may not know the last commits yet.")
-    models = {model: (name, Known(number, version)) for *_, model, name, number, version in rows if model}
+    models = {model: (name, WitnessedVersion(number, version)) for *_, model, name, number, version in rows if model}
     return Recorded(epoch or 0, waits, None if size is None else WitnessedHead(size, root), models)
 
 

@@ -91,6 +91,8 @@ class Journal:
         """Write what a restore decided: the entry was committed, or no database will know its version."""
         if entry.version is not None:
             text = str(entry.version["id"]).encode()
+            if adopted:
+                self.guard.witness.note_version(entry.model_id, entry.version["number"], text.decode())
             with suppress(FileExistsError):
                 self.guard.witness.updates.add(entry.name + (RELEASE if adopted else SET_ASIDE), [text])
 

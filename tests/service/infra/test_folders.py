@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.audit.witness import Witness
+from expunge.service.audit.witness import Epoch, Witness, WitnessedHead, WitnessedVersion
+from expunge.service.infra import files
 from expunge.service.infra.files import MARK, Damaged, DiskFolder, Folder, Store, folder_at
 from expunge.service.infra.settings import Settings, SettingsError
 from tests.harness.s3 import S3, silent
@@ -83,6 +84,53 @@ def test_two_who_overwrite_different_parts_at_once_undo_nothing(folder: Folder) 
     for worker in workers:
         worker.join()
     assert folder.read("shares") == bytes(parts)
+
+
+def test_updates_at_the_same_time_undo_nothing_of_each_other(folder: Folder) -> None:
+    def add(place: int) -> None:
+        folder.update("list", lambda before: (before or b"") + bytes([place]))
+
+    workers = [threading.Thread(target=add, args=(place,)) for place in range(24)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert sorted(folder.read("list")) == list(range(24))
+
+
+def test_publishers_that_note_at_once_are_all_told_of_by_one_read(folder: Folder) -> None:
+    models = [f"{number:032x}" for number in range(8)]
+
+    def publish(model_id: str) -> None:
+        witness = Witness(folder)
+        for number in (1, 2):
+            witness.release(model_id, number, f"{model_id}-{number}")
+
+    workers = [threading.Thread(target=publish, args=(model_id,)) for model_id in models]
+    for worker in workers:
+        worker.start()
+    Witness(folder).note_head(0, WitnessedHead(5, "root"))
+    for worker in workers:
+        worker.join()
+    newest = Witness(folder).newest()
+    assert newest.versions == {model_id: WitnessedVersion(2, f"{model_id}-2") for model_id in models}
+    assert newest.head == WitnessedHead(5, "root")
+    Witness(folder).begin(Epoch(1, 5))
+    begun = Witness(folder).newest()
+    assert (begun.epoch, begun.head, begun.versions) == (1, None, {}) and begun.since != newest.since
+    Witness(folder).note_head(0, WitnessedHead(6, "late"))
+    assert Witness(folder).newest() == begun, "the head of a signer that slept through a restore"
+
+
+def test_a_process_that_hangs_while_it_updates_a_file_hangs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LOCK_SECONDS", 0.05)
+    folder = DiskFolder(tmp_path)
+    with files._locked(tmp_path / ".list.lock"), pytest.raises(TimeoutError, match="another process holds the lock"):
+        folder.update("list", lambda _: b"late")
+    folder.update("list", lambda before: b"first" if before is None else b"")
+    assert folder.read("list") == b"first"
 
 
 def test_a_store_names_by_digest_refuses_other_bytes_and_sweeps_orphans(folder: Folder) -> None:

@@ -24,7 +24,7 @@ from expunge.service.audit.self_check import check_log
 from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
 from expunge.service.audit.succession import predecessors, signatures
 from expunge.service.audit.verification import verify
-from expunge.service.audit.witness import EPOCHS, Witness, WitnessedHead, epoch_of
+from expunge.service.audit.witness import EPOCHS, NEWEST, Witness, WitnessedHead, epoch_of
 from expunge.service.certificates.envelope import verify as verified
 from expunge.service.certificates.issue import issue_due
 from expunge.service.cli import log_check
@@ -620,7 +620,9 @@ def test_the_journal_names_nobody_and_is_sealed(world: World) -> None:
     (request,) = released(world, model_id, "p1")
     digest = world.request(request).subject_digest or ""
     files = list(root_of(world.storage.store).joinpath("updates").iterdir())
-    assert sorted(path.suffix for path in files) == [".draft", ".draft", ".release", ".release"]
+    of_versions = [path for path in files if path.name.startswith(model_id)]
+    assert sorted(path.suffix for path in of_versions) == [".draft", ".draft", ".release", ".release"]
+    assert {path.name for path in files} - {path.name for path in of_versions} == {NEWEST, f".{NEWEST}.lock"}
     assert not any(digest.encode() in path.read_bytes() or request.encode() in path.read_bytes() for path in files)
     assert {entry.version["id"] for entry in world.storage.journal.entries() if entry.version} == {
         row.id for row in world.rows_of(Version)

@@ -229,14 +229,15 @@ def test_a_head_whose_signer_died_before_its_signature_is_signed_by_the_next(
         assert session.scalar(select(AuditEntry.id).where(AuditEntry.log_index.is_(None))) is None
 
 
+@pytest.mark.parametrize("point", ["worker-after-commit", "version-noted"])
 def test_a_version_whose_worker_died_after_the_commit_is_handed_out_once_the_store_says_so(
-    world: World, door: TestClient
+    world: World, door: TestClient, point: str
 ) -> None:
     model_id = world.live(guarantee="proved")
     world.delete("p1")
     world.storage.database.close()
     world.storage.keys.close()
-    die_at(world, "worker-after-commit", lambda other: other.work(model_id))
+    die_at(world, point, lambda other: other.work(model_id))
     assert world.head(model_id).number == 2 and world.storage.guard.witness.released(model_id, 2) is None
     assert download(door) == 200
     assert world.storage.guard.witness.released(model_id, 2) == world.head(model_id).id
