@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, Boolean, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import BigInteger, Boolean, Connection, Engine, Row, Select, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.compiler import compiles
@@ -84,6 +84,9 @@ class Database:
         self._writer = self.engine.execution_options(expunge_begin="BEGIN IMMEDIATE")
         self._reader = self.engine.execution_options(postgresql_readonly=True)
         self._fresh = self._reader
+        # SQLite has no round trip to save, and its driver would begin transactions itself from then on
+        alone = {"isolation_level": "AUTOCOMMIT"} if self.dialect == "postgresql" else {}
+        self._looker = self.engine.execution_options(**alone)
 
     @contextmanager
     def write(self, crash: str | None = None) -> Iterator[Session]:
@@ -106,6 +109,15 @@ class Database:
         """Open a session that only reads. Raises Busy."""
         with _busy(), Session(self._reader, expire_on_commit=False) as session:
             yield session
+
+    def look(self, question: Select[*tuple[Any, ...]]) -> Sequence[Row[*tuple[Any, ...]]]:
+        """Return the rows of a question that is asked again and again: one statement, in no transaction.
+
+        Build ``question`` once: that takes longer than its answer. On PostgreSQL it is planned once for each
+        connection, until a ROLLBACK there drops its plan. Raises Busy.
+        """
+        with _busy(), self._looker.connect() as connection:
+            return connection.execute(question).all()
 
     @contextmanager
     def snapshot(self) -> Iterator[Session]:

@@ -162,8 +162,7 @@ CLOSER = {"figures", "no worker", "worker again"}
 
 
 def look(scheduler: Scheduler) -> set[str]:
-    with scheduler.database.read() as session:
-        _, _, _, *found = session.connection().exec_driver_sql(scheduler._look).one()
+    ((_, _, _, *found),) = scheduler.database.look(scheduler.look)
     return {name for name, due in zip(NAMES, found, strict=True) if due}
 
 
