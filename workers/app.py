@@ -48,7 +48,7 @@ from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import lacks_memory, may_pass, of_the_machine
 from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
 from expunge.workers.runtime.process import Process
-from expunge.workers.runtime.worlds import kill_template, readers
+from expunge.workers.runtime.worlds import end_idle_template, kill_template, readers
 from expunge.workers.storage import erase_due, erasures_wait
 from expunge.workers.training.calibrate import CalibrationUnits
 from expunge.workers.training.keyed_parts import KeyedParts, forget_by_keys
@@ -85,7 +85,7 @@ class Worker:
         self._device = device.device_of(process.settings.device)
         self.broken = False
         self._job: Work | None = None
-        pulse.after_beats.append(self.erase)
+        pulse.after_beats += [self.erase, end_idle_template]
 
     def work(self, model_id: str) -> None:
         """Claim and do what waits for this model. Never raises: the scheduler repairs what fails."""
