@@ -72,6 +72,8 @@ class Database:
             parsed = parsed.set(drivername="postgresql+psycopg")
         if parsed.get_backend_name() != "sqlite":
             self._serve(_postgres(parsed))
+            # connections of their own: a ROLLBACK lets the driver forget what it has prepared
+            self._looker = _postgres(parsed, isolation_level="AUTOCOMMIT")
             return
         self._serve(_sqlite(parsed.database))
         self._fresh = create_engine(self.engine.url, hide_parameters=True, poolclass=NullPool)
@@ -84,9 +86,7 @@ class Database:
         self._writer = self.engine.execution_options(expunge_begin="BEGIN IMMEDIATE")
         self._reader = self.engine.execution_options(postgresql_readonly=True)
         self._fresh = self._reader
-        # SQLite has no round trip to save, and its driver would begin transactions itself from then on
-        alone = {"isolation_level": "AUTOCOMMIT"} if self.dialect == "postgresql" else {}
-        self._looker = self.engine.execution_options(**alone)
+        self._looker = self.engine
 
     @contextmanager
     def write(self, crash: str | None = None) -> Iterator[Session]:
@@ -113,8 +113,8 @@ class Database:
     def look(self, question: Select[*tuple[Any, ...]]) -> Sequence[Row[*tuple[Any, ...]]]:
         """Return the rows of a question that is asked again and again: one statement, in no transaction.
 
-        Build ``question`` once: that takes longer than its answer. On PostgreSQL it is planned once for each
-        connection, until a ROLLBACK there drops its plan. Raises Busy.
+        Build ``question`` once: that takes longer than its answer. PostgreSQL plans it once for a connection; on
+        SQLite it is a transaction, which costs no round trip. Raises Busy.
         """
         with _busy(), self._looker.connect() as connection:
             return connection.execute(question).all()
@@ -153,6 +153,7 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+        self._looker.dispose()
 
 
 def batches(values: Iterable[Value], size: int = BATCH) -> Iterator[list[Value]]:
@@ -228,9 +229,9 @@ def _die_inside_commit(name: str, connection: Connection) -> None:
     threading.Timer(0.0002, crash_point, [name]).start()
 
 
-def _postgres(url: Any) -> Engine:
+def _postgres(url: Any, **options: Any) -> Engine:
     limits = {"lock_timeout": BUSY_SECONDS, "idle_in_transaction_session_timeout": SILENT_SECONDS}
-    options = " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items())
+    settings = " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items())
     return create_engine(
         url,
         hide_parameters=True,  # an error's text must not carry values into logs
@@ -238,7 +239,8 @@ def _postgres(url: Any) -> Engine:
         max_overflow=10,
         pool_timeout=BUSY_SECONDS,
         # the encoding: without it a database in SQL_ASCII answers in bytes, and no sentence says why nothing works
-        connect_args={"connect_timeout": 5, "options": options, "client_encoding": "utf8"},
+        connect_args={"connect_timeout": 5, "options": settings, "client_encoding": "utf8"},
+        **options,
     )
 
 

@@ -220,7 +220,7 @@ def test_a_death_inside_commit_leaves_all_or_nothing(database: Database, attempt
 def test_a_look_finds_what_a_session_finds_and_leaves_the_connection_as_it_was(database: Database) -> None:
     question = select(Lease.name, Lease.token, Lease.expires_at <= NOW).order_by(Lease.name)
     sent: list[str] = []
-    event.listen(database.engine, "before_cursor_execute", lambda _c, _k, text, *_: sent.append(text))
+    event.listen(database._looker, "before_cursor_execute", lambda _c, _k, text, *_: sent.append(text))
     for count in range(12):  # PostgreSQL prepares a statement at its sixth time
         with database.read() as session:
             expected = session.execute(question).all()
