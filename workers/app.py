@@ -40,7 +40,7 @@ from expunge.service.queue import (
     is_due,
     postpone,
     requeue,
-    waiting_deletions,
+    select_waiting_deletions,
 )
 from expunge.service.requests import Cause
 from expunge.workers.runtime import device, drain
@@ -48,7 +48,7 @@ from expunge.workers.runtime.db_retry import retry
 from expunge.workers.runtime.failures import lacks_memory, may_pass, of_the_machine
 from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
 from expunge.workers.runtime.process import Process
-from expunge.workers.runtime.worlds import kill_template, readers
+from expunge.workers.runtime.worlds import end_idle_template, kill_template, readers
 from expunge.workers.storage import erase_due, erasures_wait
 from expunge.workers.training.calibrate import CalibrationUnits
 from expunge.workers.training.keyed_parts import KeyedParts, forget_by_keys
@@ -85,7 +85,7 @@ class Worker:
         self._device = device.device_of(process.settings.device)
         self.broken = False
         self._job: Work | None = None
-        pulse.after_beats.append(self.erase)
+        pulse.after_beats += [self.erase, end_idle_template]
 
     def work(self, model_id: str) -> None:
         """Claim and do what waits for this model. Never raises: the scheduler repairs what fails."""
@@ -150,8 +150,7 @@ class Worker:
     def erase(self) -> None:
         """Destroy what the updates since the last heartbeat have left. Raises PutBack, Busy, KeysMissing, OSError."""
         storage, tenants = self._process.storage, self._process.settings.served_tenants
-        with self._database.read() as session:
-            waits = session.scalar(select(erasures_wait(tenants)))
+        ((waits,),) = self._database.look(select(erasures_wait(tenants)))
         if waits:
             storage.guard.look()
             erase_due(self._database, storage.private, storage.keys, storage.guard.witness, tenants)
@@ -180,9 +179,7 @@ class Worker:
         """
         done = 0
         try:
-            with self._database.read() as session:
-                waiting = waiting_deletions(session, self._process.serves, PATIENCE_SECONDS)
-            for model_id in waiting:
+            for (model_id,) in self._database.look(select_waiting_deletions(self._process.serves, PATIENCE_SECONDS)):
                 done += self._update(model_id)
         except drain.Drained:
             log.info("the updater takes no further deletions")

@@ -159,11 +159,10 @@ def _updater(settings: Settings, limits: Limits) -> int:
 
 
 def _deletions_wait(process: Process) -> bool:
-    from expunge.service.queue import PATIENCE_SECONDS, waiting_deletions  # noqa: PLC0415
+    from expunge.service.queue import PATIENCE_SECONDS, select_waiting_deletions  # noqa: PLC0415
 
     try:
-        with process.storage.database.read() as session:
-            return bool(waiting_deletions(session, process.serves, PATIENCE_SECONDS))
+        return bool(process.storage.database.look(select_waiting_deletions(process.serves, PATIENCE_SECONDS)))
     except Busy:
         return False
 

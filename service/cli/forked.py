@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import importlib
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing import get_context, parent_process
 from subprocess import TimeoutExpired
 
@@ -45,6 +46,17 @@ class Fork:
         if code is None:
             raise TimeoutExpired(self._process.name, timeout or 0.0)
         return code
+
+
+def import_for_forks(modules: Iterable[str]) -> None:
+    """Import what the forks use, and let no later collection of garbage visit it, here or in them.
+
+    A collection writes to the header of every object, and a page that is written to is copied for the process.
+    """
+    for module in modules:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
 
 
 def die_with_parent(parent: int) -> None:

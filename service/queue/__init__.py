@@ -33,6 +33,7 @@ from expunge.service.queue.claims import (
     is_due,
     mark_notified,
     postpone,
+    select_waiting_deletions,
     unnotified,
     waiting_deletions,
 )
@@ -174,6 +175,7 @@ __all__ = [
     "refuse",
     "renew",
     "requeue",
+    "select_waiting_deletions",
     "served",
     "served_beside",
     "served_people",

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, case, func, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, case, func, select, update
 from sqlalchemy.orm import Session
 
 from expunge.service.audit import NAMED_IN_ONE_ENTRY, record, recorded_at
@@ -201,14 +202,19 @@ def mark_notified(session: Session) -> dict[str, set[str]]:
 
 
 def waiting_deletions(session: Session, serves: Serves = EVERYTHING, patience_seconds: float = 0.0) -> list[str]:
-    """Return the ids of the live models with a deletion that the worker can take now, the longest waiting first.
+    """Return the ids of the live models with a deletion that the worker can take now, the longest waiting first."""
+    return list(session.scalars(select_waiting_deletions(serves, patience_seconds)))
+
+
+@cache
+def select_waiting_deletions(serves: Serves, patience_seconds: float) -> Select[str]:
+    """Select the same; built once, because it is asked twice a second.
 
     Args:
-        session: reads the queue.
         serves: what the worker takes.
         patience_seconds: only deletions that have been ready for this long.
     """
-    query = (
+    return (
         select(Task.model_id)
         .join(Model, Model.id == Task.model_id)
         .where(Model.status == "live", serves.where(Model), ~is_held(model_lease("") + Model.id, NOW))
@@ -218,7 +224,6 @@ def waiting_deletions(session: Session, serves: Serves = EVERYTHING, patience_se
         .group_by(Task.model_id)
         .order_by(func.min(Task.not_before), Task.model_id)
     )
-    return list(session.scalars(query))
 
 
 def before(database: Database, model_id: str, serves: Serves = EVERYTHING) -> tuple[Sequence[str], str | None]:

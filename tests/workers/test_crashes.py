@@ -172,7 +172,7 @@ def test_a_scheduler_that_dies_while_purging_purges_once_more(world: World) -> N
     hasty = world.settings.model_copy(update={"grace": 0.0})
     die_at(world, "scheduler-during-purge", lambda _: open_scheduler(hasty).tick())
     assert [version.status for version in world.versions(model_id)] == ["retired", "current"]
-    world.database.engine.dispose()
+    world.database.close()
     take_over(world)
     open_scheduler(hasty).tick()
     assert [version.status for version in world.versions(model_id)] == ["purged", "current"]

@@ -10,6 +10,8 @@ import select
 import socket
 import subprocess
 import sys
+import threading
+import time
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -35,6 +37,8 @@ from unlearning.columns import Column
 from unlearning.types import Progress, Refused, silent
 
 Entered = TypeVar("Entered")
+IDLE_SECONDS = 300.0
+"""that a template waits for its next use: it holds some 400 MB, and takes seconds to start"""
 LOOK_SECONDS = 0.5
 """between two looks whether this process is to stop, while a part trains"""
 MONTH_SECONDS = 30 * 86_400.0
@@ -247,10 +251,14 @@ def _require_results(reply: Mapping[str, Any]) -> None:
 
 
 class Template:
-    """A process that has loaded the libraries and forks readers and worlds; it ends with this one."""
+    """A process that has loaded the libraries and forks readers and worlds; it ends with this one.
+
+    ``lines``: how many channels to what it has forked are open. ``used_at``: when it was last asked for, or one closed.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
         self.process, self._channel, self.owner = process, channel, os.getpid()
+        self.lines, self.used_at = 0, time.monotonic()
         words, _ = receive(channel)
         if words is None:
             raise Lost("the template of worlds ended")
@@ -275,7 +283,7 @@ class Template:
         """Give an order, with files that it names, and yield the channel on which it is carried out."""
         drain.look()
         ours, theirs = socket.socketpair()
-        with ours:
+        with self._in_use(), ours:
             with theirs:
                 try:
                     send(self._channel, order, [theirs.fileno(), *handles])
@@ -283,20 +291,48 @@ class Template:
                     raise Lost("the template of worlds ended") from None
             yield Line(ours, self)
 
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        with _choosing:
+            self.lines += 1
+        try:
+            yield
+        finally:
+            with _choosing:
+                self.lines, self.used_at = self.lines - 1, time.monotonic()
+
     def kill(self) -> None:
         """End the template with all that it has forked."""
         self.process.kill()
 
 
 _templates: list[Template] = []
+_choosing = threading.Lock()
+"""held while a template is chosen, or found idle: none that was just chosen ends"""
 
 
 def template() -> Template:
     """Return this process's template; it is started at the first call, and again where it ended. Raises Drained."""
     drain.look()
-    if not _templates or _templates[0].owner != os.getpid() or _templates[0].process.poll() is not None:
-        _templates[:] = [Template.start()]
-    return _templates[0]
+    with _choosing:
+        if not _templates or _templates[0].owner != os.getpid() or _templates[0].process.poll() is not None:
+            _templates[:] = [Template.start()]
+        _templates[0].used_at = time.monotonic()
+        return _templates[0]
+
+
+def end_idle_template(idle_seconds: float = IDLE_SECONDS) -> None:
+    """End this process's template where it was not used for so long: torch and the other libraries leave with it."""
+    with _choosing:
+        idle = [
+            started
+            for started in _templates
+            if started.owner == os.getpid() and not started.lines and time.monotonic() - started.used_at >= idle_seconds
+        ]
+        for started in idle:
+            _templates.remove(started)
+            started.kill()
+            started.process.wait()
 
 
 def kill_template() -> None:

@@ -202,18 +202,17 @@ class Scheduler:
         ]
 
     @cached_property
-    def _look(self) -> str:
-        """Return a SELECT, composed once: whether a restored backup waits, the lease's holder, which duties are due."""
+    def look(self) -> Select[*tuple[bool, ...]]:
+        """Return a SELECT, built once: whether a restored backup waits, the lease's holder, which duties are due."""
         lease = select(Lease.name).where(Lease.name == LEASE, in_force(NOW))
         ours = (Lease.owner == self.owner) & (Lease.token != 0)
         half = int(self.lease_seconds * SECOND / 2)
-        asked = select(
+        return select(
             UNCONFIRMED.exists(),
             lease.where(~ours).exists(),
             lease.where(ours, Lease.expires_at > NOW + half).exists(),
             *(duty.due for duty in self.duties),
         )
-        return str(asked.compile(self.database.engine, compile_kwargs={"literal_binds": True}))
 
     def tick(self, count: int = 0) -> bool:
         """Do one round of duties. False: another scheduler is active, or a restored backup waits for the operator.
@@ -222,8 +221,7 @@ class Scheduler:
         ``EVERYTHING_EVERY`` ticks each duty is done unasked. While the store does not answer, what cannot be undone
         waits. Raises PutBack, Busy, ExceptionGroup.
         """
-        with self.database.read() as session:
-            unconfirmed, taken, held, *looks = session.connection().exec_driver_sql(self._look).one()
+        ((unconfirmed, taken, held, *looks),) = self.database.look(self.look)
         if unconfirmed or taken:
             return False
         everything = count % EVERYTHING_EVERY == 0

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import httpx
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from expunge.service.infra.db import NOW, Database, now
@@ -109,8 +109,7 @@ class WebhookSender:
 
 def claim(database: Database, session_key: bytes) -> list[WebhookRequest]:
     """Claim what is due: count the attempt and plan the next one before this one is made. Raises Busy."""
-    with database.read() as session:
-        due = _due(session)
+    due = [delivery_id for (delivery_id,) in database.look(DUE)]
     if not due:
         return []
     with database.write() as session:
@@ -124,7 +123,8 @@ def claim(database: Database, session_key: bytes) -> list[WebhookRequest]:
         return [_letter(session_key, delivery, endpoint, at) for delivery, endpoint in rows]
 
 
-def _due(session: Session) -> Sequence[str]:
+def _select_due() -> Select[str]:
+    """Select the ids of the deliveries of one round: those that wait longest, of each endpoint a few."""
     turn = func.row_number().over(partition_by=WebhookDelivery.endpoint_id, order_by=WebhookDelivery.next_at)
     waiting = (
         select(WebhookDelivery.id, WebhookDelivery.next_at, turn.label("turn"))
@@ -135,7 +135,10 @@ def _due(session: Session) -> Sequence[str]:
         .subquery()
     )
     fair = select(waiting.c.id).where(waiting.c.turn <= ROUND_PER_ENDPOINT)
-    return session.scalars(fair.order_by(waiting.c.turn, waiting.c.next_at).limit(ROUND)).all()
+    return fair.order_by(waiting.c.turn, waiting.c.next_at).limit(ROUND)
+
+
+DUE = _select_due()
 
 
 def _letter(session_key: bytes, delivery: WebhookDelivery, endpoint: WebhookEndpoint, at: int) -> WebhookRequest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import socket
@@ -20,6 +19,7 @@ from sqlalchemy import make_url
 from expunge.service.access import Scope, authenticate, create_key, make_link
 from expunge.service.audit import Signer, check_key, newest_key
 from expunge.service.cli.errors import told
+from expunge.service.cli.forked import import_for_forks
 from expunge.service.cli.supervisor import Child, Supervisor, card_workers, cards, children
 from expunge.service.infra.db import Busy, Database
 from expunge.service.infra.migrate import compare, schema_state
@@ -172,8 +172,7 @@ def up(
     environment = os.environ | {"EXPUNGE_HOME": str(settings.home)}
     forked = sys.platform == "linux"
     if forked:
-        for name in IMPORTED:
-            importlib.import_module(name)
+        import_for_forks(IMPORTED)
         database.close()  # nothing of it may be open where a process is forked, also later
     supervisor = Supervisor(children(settings.home, host, chosen, environment, forked=forked), errors.print)
 

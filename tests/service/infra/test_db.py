@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect, text
+from sqlalchemy import event, inspect, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from expunge.service.audit.log import record
 from expunge.service.infra import db, files
-from expunge.service.infra.db import Busy, Database, now
+from expunge.service.infra.db import NOW, Busy, Database, now
 from expunge.service.infra.migrate import SchemaState, migrate, schema_state
 from expunge.service.infra.settings import SettingsError
 from expunge.service.infra.tables import AuditEntry, Lease, Record
@@ -215,3 +215,29 @@ def test_a_death_inside_commit_leaves_all_or_nothing(database: Database, attempt
             break
         time.sleep(0.1)
     assert count in (0, 50)
+
+
+def test_a_look_finds_what_a_session_finds_and_leaves_the_connection_as_it_was(database: Database) -> None:
+    question = select(Lease.name, Lease.token, Lease.expires_at <= NOW).order_by(Lease.name)
+    sent: list[str] = []
+    event.listen(database._looker, "before_cursor_execute", lambda _c, _k, text, *_: sent.append(text))
+    for count in range(12):  # PostgreSQL prepares a statement at its sixth time
+        with database.read() as session:
+            expected = session.execute(question).all()
+        sent.clear()
+        assert database.look(question) == expected
+        assert len([each for each in sent if not each.startswith("BEGIN")]) == 1
+        assert len(expected) == 1 + count, "the scheduler's and those of the rounds before"
+        with pytest.raises(ZeroDivisionError), database.write() as session:  # its transaction still rolls back
+            session.add(Lease(name=f"undone {count}", owner="me", token=1, expires_at=0))
+            session.flush()
+            raise ZeroDivisionError
+        with database.write() as session:
+            session.add(Lease(name=f"lease {count:02}", owner="me", token=count, expires_at=0))
+
+
+def test_a_look_says_that_the_database_is_away() -> None:
+    away = Database("postgresql://postgres@127.0.0.1:9/expunge")
+    with pytest.raises(Busy):
+        away.look(select(Lease.name))
+    away.close()

@@ -90,7 +90,7 @@ def snapshot(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Snapsho
         else:
             server = request.getfixturevalue("postgres_server")
             name = f"backup_{tmp_path.name[-20:].lower().replace('-', '_')}_{len(opened)}"
-            world.database.engine.dispose()
+            world.database.close()
             server.execute(f'CREATE DATABASE "{name}" TEMPLATE "{world.database.engine.url.database}"')
             request.addfinalizer(lambda: server.execute(f'DROP DATABASE "{name}" WITH (FORCE)'))
             url = server.url(name)
