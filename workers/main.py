@@ -15,6 +15,7 @@ from expunge.service.infra.actors import OPERATOR
 from expunge.service.infra.db import Busy
 from expunge.service.infra.limits import LIMITS, Limits
 from expunge.service.infra.logging import configure
+from expunge.service.infra.python import keep_imported
 from expunge.service.infra.settings import API_SECRETS, Settings, SettingsError, ensure_secrets
 from expunge.service.infra.tracing import export_spans
 
@@ -90,6 +91,7 @@ def _worker(settings: Settings, limits: Limits) -> int:
         pulse.broker_refuses = not _is_connected(consuming) and refuses(settings.broker_url)
 
     pulse.after_beats.append(look_at_broker)
+    keep_imported()
     pulse.start()
     try:
         with drain.answered_by(worker.give_back):
@@ -147,6 +149,7 @@ def _updater(settings: Settings, limits: Limits) -> int:
             opened(settings.device)
             updater = Worker(process, pulse)
             workers.append(updater)
+            keep_imported()
             while not updater.broken:
                 if not updater.update_what_waits():
                     drain.sleep(LOOK_SECONDS)
@@ -170,6 +173,7 @@ def _deletions_wait(process: Process) -> bool:
 def _scheduler(settings: Settings, limits: Limits) -> int:
     from expunge.workers.scheduler.run import run  # noqa: PLC0415
 
+    keep_imported()
     run(settings, limits)
     return 0
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import gc
 import importlib
 import os
 import signal
@@ -15,6 +14,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing import get_context, parent_process
 from subprocess import TimeoutExpired
+
+from expunge.service.infra.python import keep_imported
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
@@ -49,14 +50,10 @@ class Fork:
 
 
 def import_for_forks(modules: Iterable[str]) -> None:
-    """Import what the forks use, and let no later collection of garbage visit it, here or in them.
-
-    A collection writes to the header of every object, and a page that is written to is copied for the process.
-    """
+    """Import what the forks use, for this process and for them."""
     for module in modules:
         importlib.import_module(module)
-    gc.collect()
-    gc.freeze()
+    keep_imported()
 
 
 def die_with_parent(parent: int) -> None:
