@@ -20,7 +20,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from expunge.service.api.app import create_app
 from expunge.service.api.http.peers import Peer
 from expunge.service.infra.limits import LIMITS, Limits
-from expunge.service.infra.python import keep_imported
 from expunge.service.infra.settings import SettingsError
 
 HEAD_SECONDS = 10.0
@@ -98,7 +97,6 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--ssl-keyfile", help="PEM; with --ssl-certfile: serve TLS without a proxy in front")
     parser.add_argument("--ssl-certfile", help="PEM")
     given = parser.parse_args(arguments)
-    keep_imported()
     try:
         uvicorn.Server(config(given.host, given.port, given.ssl_keyfile, given.ssl_certfile)).run()
     except SettingsError as error:

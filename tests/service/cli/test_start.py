@@ -12,12 +12,15 @@ import pytest
 from benchmarks.latency import started_api
 from expunge.service.infra.settings import Settings, ensure_secrets
 
-ATTEMPTS = 3
+ATTEMPTS = 5
 LIBRARIES = "fastapi, uvicorn, sqlalchemy.orm, pydantic_settings, prometheus_client, jinja2, cryptography.x509"
 LEAST = 0.5
 """below it the libraries were measured while something else held the machine: the ratio says nothing"""
-MOST = 1.8
-"""times the CPU of a process that only imports the libraries, run just before: a CPU second is half another's there"""
+MOST = 2.4
+"""times the CPU of a process that only imports the libraries, run just before: a CPU second is half another's there.
+
+It is 1.7 to 2.1; torch alone, or a second interpreter, makes it 4.
+"""
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
