@@ -72,8 +72,7 @@ class Database:
             parsed = parsed.set(drivername="postgresql+psycopg")
         if parsed.get_backend_name() != "sqlite":
             self._serve(_postgres(parsed))
-            # connections of their own: a ROLLBACK lets the driver forget what it has prepared
-            self._looker = _postgres(parsed, isolation_level="AUTOCOMMIT")
+            self._looker: Engine = self.engine.execution_options(isolation_level="AUTOCOMMIT")
             return
         self._serve(_sqlite(parsed.database))
         self._fresh = create_engine(self.engine.url, hide_parameters=True, poolclass=NullPool)
@@ -107,7 +106,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """Open a session that only reads. Raises Busy."""
-        with _busy(), Session(self._reader, expire_on_commit=False) as session:
+        with _busy(), self._reading(self._reader) as session:
             yield session
 
     def look(self, question: Select[*tuple[Any, ...]]) -> Sequence[Row[*tuple[Any, ...]]]:
@@ -132,8 +131,16 @@ class Database:
         """Open a session as ``read``, in a new connection on SQLite: an old one keeps reading a file that was
         replaced. PostgreSQL's end with their server. Raises Busy.
         """
-        with _busy(), Session(self._fresh, expire_on_commit=False) as session:
+        with _busy(), self._reading(self._fresh) as session:
             yield session
+
+    @contextmanager
+    def _reading(self, engine: Engine) -> Iterator[Session]:
+        with Session(engine, expire_on_commit=False) as session:
+            yield session
+            if self.dialect == "postgresql":  # at a ROLLBACK psycopg forgets which statements it has prepared
+                session.expunge_all()
+                session.commit()
 
     def truncate_log(self) -> bool:
         """Empty SQLite's write-ahead log, where deleted bytes remain.
@@ -153,7 +160,6 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
-        self._looker.dispose()
 
 
 def batches(values: Iterable[Value], size: int = BATCH) -> Iterator[list[Value]]:
@@ -229,9 +235,9 @@ def _die_inside_commit(name: str, connection: Connection) -> None:
     threading.Timer(0.0002, crash_point, [name]).start()
 
 
-def _postgres(url: Any, **options: Any) -> Engine:
+def _postgres(url: Any) -> Engine:
     limits = {"lock_timeout": BUSY_SECONDS, "idle_in_transaction_session_timeout": SILENT_SECONDS}
-    settings = " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items())
+    options = " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in limits.items())
     return create_engine(
         url,
         hide_parameters=True,  # an error's text must not carry values into logs
@@ -239,8 +245,7 @@ def _postgres(url: Any, **options: Any) -> Engine:
         max_overflow=10,
         pool_timeout=BUSY_SECONDS,
         # the encoding: without it a database in SQL_ASCII answers in bytes, and no sentence says why nothing works
-        connect_args={"connect_timeout": 5, "options": settings, "client_encoding": "utf8"},
-        **options,
+        connect_args={"connect_timeout": 5, "options": options, "client_encoding": "utf8"},
     )
 
 
