@@ -67,17 +67,19 @@ DECIDED_LATE = (
     "too. Needed: a larger reserve, which costs trainings (decision 7)."
 )
 POST = (
-    "On PostgreSQL a request is 20 exchanges with the server: three transactions (key, restore check, intake) of 14 "
-    "statements. Two fifths of its time are the driver's waits for them (py-spy, 26 November 2026). Needed: all orders "
-    "that wait in one transaction; tried at 16 in flight, 9.0 to 5.9 ms, and 6.4 to 2.8 on SQLite (29 November)."
+    "One call alone is sixteen statements in two transactions, and on PostgreSQL each is an exchange with the server. "
+    "Calls at once share the second transaction; their lists differ in length, so that PostgreSQL plans their look-ups "
+    "anew. Needed: a list as one parameter (= ANY), and the key read in the transaction that writes."
 )
 WORLD_AND_PEER = (
-    "A world imports the recipe's libraries and reads its rows anew for each part: .5 to .6 s of the .62 to .92 that a "
-    "fork costs. Needed: a world that imports and reads once; tried, 1.89 to .96 s a deletion (29 November 2026)."
+    "Two fifths of a deletion are the reader and the world; a sixth each are the worker's bookkeeping, the scheduler's "
+    "certificate and log, and PostgreSQL (CPU of each process, 29 November 2026). An update's time is rounded up to a "
+    "power of two, so that it tells nothing of who left. Needed: digests by block, fewer forks, fewer statements."
 )
 AT_REST = (
-    "Worker and updater hold torch while nobody asks, and the scheduler is a process of its own. Needed: torch in a "
-    "template alone, which ends when nobody asked for minutes, and one process for scheduler and updater."
+    "The worker holds torch, some 150 MB, and the template 400 MB for five minutes. Idle, updater and scheduler ask "
+    "the database twice a second and each process beats. Needed: columns and seals without torch, a heartbeat of one "
+    "statement. One process for scheduler and updater would hold the sealing key beside the session key (decision 27)."
 )
 BESIDE = (
     "Members are written in blocks of 65,536, and a block on the same database slows each call. Which part the slowest "
@@ -113,8 +115,8 @@ FORMS = (
     "punctuation, which finds fewer misspelled ids."
 )
 NEAR_IDS = (
-    "Five of the thirteen look for nearly the same id: under a hold, known already, in a near form, compared with "
-    "less, decided before. An id that is known exactly takes the same five, so that no time tells who is known."
+    "Three of the ten look up what the order names, nearly the same ids among it. An id that is known exactly takes "
+    "the same three, so that no time tells who is known."
 )
 PARTS = (
     "The answer has a part for each model, some .1 ms each to read, explain and write, as many statements as for one. "
