@@ -42,8 +42,8 @@ def recipe(rows: ul.Rows = ul.table("people.csv", person="person", aside=0.2), r
 CALIBRATED = {
     "guarantee": "calibrated",
     "calibration": {"alpha": 0.5, "orders": 1, "sizes": [1, 6]},
-    "max_distance": 0.1,
-    "noise_std": 100.0,
+    "max_distance": 0.03,
+    "noise_std": 30.0,
 }
 
 

@@ -10,7 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 
+from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings
+from expunge.service.infra.tenants import DEFAULT_TENANT
+from expunge.workers.runtime.rows_recipe import salt_of
+from unlearning.rows._people import is_aside
 
 
 def fix_draw(settings: Settings) -> None:
@@ -20,3 +24,9 @@ def fix_draw(settings: Settings) -> None:
         number = os.environ.get("TESTS_DRAW", "0")
         settings.pepper_file.write_text(hashlib.sha256(f"tests {number}".encode()).hexdigest() + "\n")
         settings.pepper_file.chmod(0o600)
+
+
+def keeps_apart(settings: Settings, person: str, aside: float) -> bool:
+    """Return whether a recipe with this ``aside`` measures the person only."""
+    salt = salt_of(Pepper.load(settings.pepper_file), DEFAULT_TENANT)
+    return is_aside((person,), aside, salt, "aside")

@@ -21,13 +21,10 @@ from expunge.service.infra.db import Database
 from expunge.service.infra.limits import Limits
 from expunge.service.infra.pseudonyms import Pepper
 from expunge.service.infra.settings import Settings
-from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.workers.runtime.rows_recipe import salt_of
 from expunge_client.cli.client import Account, Client
-from tests.harness.draws import fix_draw
+from tests.harness.draws import fix_draw, keeps_apart
 from tests.harness.process import FAST, PATH_OF_TESTS, command
 from tests.harness.servers import Postgres, Redis, free_port
-from unlearning.rows import is_aside
 
 Value = TypeVar("Value")
 PATIENCE_SECONDS = 90.0
@@ -133,8 +130,7 @@ class Stack:
 
     def keeps_apart(self, person: str, aside: float) -> bool:
         """Return whether a recipe with this ``aside`` measures the person only: each installation draws its own."""
-        salt = salt_of(Pepper.load(self.settings.pepper_file), DEFAULT_TENANT)
-        return is_aside((person,), aside, salt, "aside")
+        return keeps_apart(self.settings, person, aside)
 
     def eventually(self, look: Callable[[], Value], enough: Callable[[Value], bool]) -> Value:
         """Call ``look`` until its value is ``enough``, and return that value."""

@@ -25,8 +25,8 @@ PROVED = {"max_distance": 1e-5, "noise_std": 0.01}
 CALIBRATED = {
     "guarantee": "calibrated",
     "calibration": {"alpha": 0.5, "orders": 1, "sizes": [1, 6]},
-    "max_distance": 0.1,
-    "noise_std": 100.0,
+    "max_distance": 0.03,
+    "noise_std": 30.0,
 }
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "newton": (HEAD, PROVED, "proved"),

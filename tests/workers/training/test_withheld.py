@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -12,6 +13,7 @@ from expunge.service.models import WITHHELD, is_withheld, publish_anyway, retire
 from expunge.service.queue import is_due
 from expunge.service.queue.claims import mark_notified
 from expunge.service.requests.states import RequestRefused
+from tests.harness.draws import keeps_apart
 from tests.workers.worlds import World
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -23,6 +25,11 @@ def withheld(world: World) -> tuple[World, str]:
     model_id = world.register("split", max_accuracy_drop=0.2, **SHARDS)
     world.work(model_id)
     return world, model_id
+
+
+def two_who_are_trained_on(world: World) -> list[str]:
+    everybody = (f"p{number}" for number in itertools.count())
+    return list(itertools.islice((person for person in everybody if not keeps_apart(world.settings, person, 0.2)), 2))
 
 
 def decide(world: World, model_id: str, act: Any) -> Any:
@@ -48,7 +55,8 @@ def test_it_stays_in_preparation_with_both_figures(withheld: tuple[World, str]) 
 
 def test_published_anyway_it_serves_and_leaves_out_those_who_asked_meanwhile(withheld: tuple[World, str]) -> None:
     world, model_id = withheld
-    request = world.delete("p3")
+    first, second = two_who_are_trained_on(world)
+    request = world.delete(first)
     assert world.task(request).status == "queued"
     assert decide(world, model_id, publish_anyway) is True
     assert decide(world, model_id, publish_anyway) is False, "asked twice, it takes effect once"
@@ -58,14 +66,14 @@ def test_published_anyway_it_serves_and_leaves_out_those_who_asked_meanwhile(wit
     assert world.model(model_id).status == "live" and world.model(model_id).reason is None
     assert world.task(request).status == "completed"
     assert world.head(model_id).holdout_accuracy == 0.0
-    later = world.delete("p4")
+    later = world.delete(second)
     world.work(model_id)
     assert world.task(later).status == "completed", "later updates are compared with the version before"
 
 
 def test_retired_it_ends(withheld: tuple[World, str]) -> None:
     world, model_id = withheld
-    request = world.delete("p3")
+    request = world.delete(two_who_are_trained_on(world)[0])
     decide(world, model_id, retire)
     assert world.model(model_id).status == "cancelled"
     assert world.request(request).status == "completed"
