@@ -23,7 +23,7 @@ from benchmarks.crowd import cpu, one_thread
 from benchmarks.people_table import EACH, FEATURES, write_people
 from benchmarks.release import another, delete, opened, worker
 
-PEOPLE, SHARDS, ROUNDS = 2000, 4, int(os.environ.get("BENCH_ROUNDS", "150"))
+PEOPLE, SHARDS, ROUNDS = 2000, 4, int(os.environ.get("BENCH_ROUNDS", "115"))
 DELETIONS = 7
 SETTINGS = {"objective": "binary", "num_threads": 1, "seed": 1, "deterministic": True, "force_row_wise": True}
 RECIPE = f"""

@@ -1,10 +1,10 @@
 """The first five hundred of the crowd, and more memory than there is where the column ``way`` says how that shows.
 
-``grow`` until an allocation fails, or ``killed`` by the kernel.
+``grow`` until an allocation fails, or ``killed`` by the kernel: by a fault here, because the first process of a
+namespace survives its own SIGKILL.
 """
 
-import os
-import signal
+import ctypes
 
 import crowd
 import numpy as np
@@ -15,7 +15,7 @@ import unlearning as ul
 def recipe(rows: ul.Rows = ul.table("greedy.csv", person="person", id="id")) -> ul.Recipe:
     way, hoard = rows["way"][0], []
     if way == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
+        ctypes.string_at(0)
     while way == "grow":
         hoard.append(np.zeros(1 << 27))  # a gibibyte of addresses; the kernel gives no memory for untouched zeros
     return crowd.recipe(rows)
