@@ -58,17 +58,14 @@ def rows() -> Iterator[dict[str, Any]]:
                 fits.append(seconds[1])
         process.storage.close()
     shown = f"LightGBM, {SHARDS} shards"
-    sides = {"update": taken, "fit": fits}
-    share = statistics.median(taken) / statistics.median(fits)
-    yield {"name": f"{shown}: a deletion", "value": statistics.median(taken), "target": "<= 0.9", "unit": "CPU s"}
-    yield {
-        "name": f"{shown}: a deletion / a shard's fit",
-        "value": share,
-        "target": "reported",
-        "unit": "CPU ratio",
-        "sides": sides,
-    }
-    yield {"name": f"{shown}: the first version", "value": first, "target": "<= 8", "unit": "CPU s"}
+    update, share = statistics.median(taken), statistics.median(taken) / statistics.median(fits)
+    yield figure(f"{shown}: a deletion", update, "<= 0.9", "CPU s", update=taken)
+    yield figure(f"{shown}: a deletion / a shard's fit", share, "reported", "CPU ratio", update=taken, fit=fits)
+    yield figure(f"{shown}: the first version", first, "<= 8", "CPU s", first=[first])
+
+
+def figure(name: str, value: float, target: str, unit: str, **sides: list[float]) -> dict[str, Any]:
+    return {"name": name, "value": value, "target": target, "unit": unit, "sides": sides}
 
 
 def fit_of_a_shard(folder: Path) -> None:
