@@ -236,6 +236,18 @@ def test_a_look_finds_what_a_session_finds_and_leaves_the_connection_as_it_was(d
             session.add(Lease(name=f"lease {count:02}", owner="me", token=count, expires_at=0))
 
 
+def test_a_connection_of_postgresql_keeps_what_it_has_prepared(database: Database) -> None:
+    if database.dialect != "postgresql":
+        pytest.skip("SQLite's driver prepares nothing")
+    question = select(Lease.name).order_by(Lease.name)
+    for _ in range(8):  # psycopg prepares a statement at its sixth time
+        with database.read() as session:
+            session.execute(question).all()
+    with database.read() as session:
+        prepared = session.scalars(text("SELECT statement FROM pg_prepared_statements")).all()
+    assert any("FROM leases" in statement for statement in prepared)
+
+
 def test_a_look_says_that_the_database_is_away() -> None:
     away = Database("postgresql://postgres@127.0.0.1:9/expunge")
     with pytest.raises(Busy):
