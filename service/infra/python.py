@@ -12,8 +12,8 @@ PYTHON = (sys.executable, "-P")
 def keep_imported() -> None:
     """Let no later collection of garbage visit what is imported by now.
 
-    It stays anyway, and a visit to torch's half a million objects takes 50 ms of an update. A visit also writes to each
-    object's header, so a page that a fork shares would be copied for it.
+    It stays anyway, and torch alone makes every visit long. A visit also writes to each object's header, so a page that
+    a fork shares would be copied for it.
     """
     gc.collect()
     gc.freeze()
