@@ -9,7 +9,7 @@ one side after the other, for a page that both sides hold would count half to ea
 
 Sizes: ``BENCH_PEOPLE`` (2000, of ten rows each), ``BENCH_ROUNDS`` (5) of ``BENCH_DELETIONS`` (4), ``BENCH_CAMPAIGNS``
 (3) of ``BENCH_CAMPAIGN`` (400), ``BENCH_CLIENTS`` (1,16,64), ``BENCH_WINDOWS`` (7) of ``BENCH_WINDOW_SECONDS`` (3),
-``BENCH_REST_SECONDS`` (2) until memory and idling are measured, ``BENCH_QUIET_SECONDS`` (60).
+``BENCH_REST_SECONDS`` (330) until memory and idling are measured, ``BENCH_QUIET_SECONDS`` (60).
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ CAMPAIGNS, CAMPAIGN, CAMPAIGN_CLIENTS = size("CAMPAIGNS", 3), size("CAMPAIGN", 4
 CLIENTS = tuple(int(clients) for clients in os.environ.get("BENCH_CLIENTS", "1,16,64").split(","))
 WINDOWS, WINDOW_SECONDS = size("WINDOWS", 7), size("WINDOW_SECONDS", 3)
 QUIET_SECONDS, SETTLE_SECONDS = size("QUIET_SECONDS", 60), 2.0
-REST_SECONDS = size("REST_SECONDS", 2)
-"""from the one deletion on; Expunge keeps the libraries that it trains with for five minutes"""
+REST_SECONDS = size("REST_SECONDS", 330)
+"""from the one deletion on: Expunge keeps the process that it trains from for five minutes, and rests after that"""
 LOOK_SECONDS, PATIENCE_SECONDS = 0.005, 300.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 CALLS_A_SECOND = "1000000"
@@ -286,12 +286,14 @@ def campaign(watched: Watched, people: list[str], clients: int = CAMPAIGN_CLIENT
 
 
 def resting() -> Iterator[Row]:
-    """Each side alone, after one deletion: what it holds, and what it computes while nobody asks."""
-    shares, memories = {}, {}
+    """Each side alone, after one deletion: what it holds at once and at rest, and computes while nobody asks."""
+    shares, memories, at_once = {}, {}, {}
     for name, start in SIDES.items():
         with ground() as at, start(at) as side:
             with side.watched() as watched:
                 one_by_one(watched, ["p0"])
+            time.sleep(SETTLE_SECONDS)
+            at_once[name] = [sum(memory_of_each(*side.processes).values()) / 1e6]
             time.sleep(REST_SECONDS)
             before = side.cpu_seconds()
             time.sleep(QUIET_SECONDS)
@@ -299,6 +301,7 @@ def resting() -> Iterator[Row]:
             memories[name] = [*memory_of_each(*side.processes).values()]
     megabytes = {name: [sum(memory) / 1e6] for name, memory in memories.items()}
     processes = {name: [len(memory)] for name, memory in memories.items()}
+    yield compared("memory right after a deletion", at_once, "reported", "PSS ratio")
     yield compared("memory at rest", megabytes, "<= 1.5", "PSS ratio")
     yield compared("processes at rest", processes, "reported", "ratio")
     yield compared(f"idle for {QUIET_SECONDS} s, share of a core", shares, "<= 1", "CPU ratio")
