@@ -28,6 +28,8 @@ from tests.harness.servers import Postgres, Redis, free_port
 
 Value = TypeVar("Value")
 PATIENCE_SECONDS = 90.0
+TESTED = os.environ.get("EXPUNGE_TESTS_DEVICE", "cpu")
+"""the device of the workers: tests.card names another"""
 
 
 @dataclass
@@ -188,7 +190,7 @@ def running(
 @contextmanager
 def _started(home: Path, recipes: Path, settings: Mapping[str, str], limits: Limits) -> Iterator[Stack]:
     port = free_port()
-    ours = {"HOME": str(home), "RECIPES": str(recipes), "LISTEN": f"127.0.0.1:{port}", "DEVICE": "cpu", **settings}
+    ours = {"HOME": str(home), "RECIPES": str(recipes), "LISTEN": f"127.0.0.1:{port}", "DEVICE": TESTED, **settings}
     variables = {f"EXPUNGE_{name}": value for name, value in ours.items()}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
     # two cores are shared by everything here; several threads per process only get in each other's way
