@@ -214,6 +214,7 @@ def test_orders_are_shared_out_and_a_killed_worker_loses_at_most_its_own(world: 
 
     release_connections(world)
     die_at(world, "calibration-inside-order", lambda other: other.work(model_id))  # a helper dies with order 1
+    world.prolong_lease(model_id)
     helper = open_world(world.settings)
     helper.work(model_id)  # the lease is still the dead worker's: it can only help
     rows = {row.number: row for row in world.rows_of(CalibrationOrder)}
