@@ -29,6 +29,9 @@ from expunge.workers.runtime.walls import draw, leave_descriptors, probe
 from expunge.workers.runtime.work import children_cpu_seconds
 from expunge.workers.runtime.world import Ask, Code, PartInput, Raised, WorldEnded, open_files, open_world, seal
 
+COMPILER = ("torch._dynamo",)
+"""what torch.func and torch.optim import at their first call, for a second of CPU: once here, and not in each fork"""
+
 if TYPE_CHECKING:
     from unlearning.rows import OpenSource, Rows, RowUnits
 
@@ -41,19 +44,14 @@ def main(handle: int) -> None:
     os.dup2(dropped, 2)
     adopt_orphans()
     walls = probe()
-    # Loaded once, before the forks; torch.optim loads torch._dynamo at its first step, which takes two seconds.
-    import torch._dynamo  # noqa: PLC0415
+    import torch  # noqa: PLC0415
 
     import expunge.workers.runtime.jobs  # noqa: F401, PLC0415
     import unlearning  # noqa: F401, PLC0415
 
     # pyarrow imports pandas, where it is installed, for the first column that becomes an array: 0.15 s of each part.
-    for module in ("pandas", "pyarrow.parquet", "pyarrow.compute", "pyarrow.ipc", "pyarrow.pandas_compat"):
-        with suppress(ImportError):
-            __import__(module)
+    _load(("pandas", "pyarrow.parquet", "pyarrow.compute", "pyarrow.ipc", "pyarrow.pandas_compat"))
     torch.use_deterministic_algorithms(True, warn_only=True)
-    gc.freeze()
-    collapse_memory()  # each world takes four forks or more, of a quarter of a gigabyte
     serve(channel, {"standing": sorted(walls.standing), "lacking": [*walls.lacking]})
 
 
@@ -74,6 +72,7 @@ def _carry_out_order(channel: socket.socket) -> bool:
             case "read":
                 _fork(handles, partial(_read, line, order, handles[1:]))
             case "judge":
+                _load(COMPILER)
                 _fork(handles, partial(_judge, line, order["threads"]))
             case "world":
                 _wait_for_children()
@@ -91,10 +90,21 @@ def _wait_for_children() -> None:
 
 
 def _load(modules: Sequence[str]) -> None:
-    """Import libraries once for all worlds. None of them is a recipe's."""
-    for module in modules:
+    """Import libraries once for all forks. None of them is a recipe's."""
+    lacking = [module for module in modules if module not in sys.modules]
+    for module in lacking:
         with suppress(Exception):
             __import__(module)
+    if any(module in sys.modules for module in lacking):
+        _settle()
+
+
+def _settle() -> None:
+    """Leave what is loaded out of collections of garbage, and map it by large pages: a world takes four forks or
+    more, of a quarter of a gigabyte.
+    """
+    gc.freeze()
+    collapse_memory()
 
 
 def _fork(handles: Sequence[int], task: Callable[[], None]) -> None:

@@ -30,6 +30,7 @@ from expunge.service.requests import Cause, Reason
 from expunge.workers.runtime import drain, packages
 from expunge.workers.runtime.failures import Attributed, PackagesReplaced
 from expunge.workers.runtime.messages import receive, send
+from expunge.workers.runtime.template import COMPILER
 from expunge.workers.runtime.walls import Probe, Wall, listed
 from expunge.workers.runtime.work import add_cpu_seconds
 from expunge.workers.runtime.world import FULL, IN_SCORE, Code
@@ -42,7 +43,7 @@ IDLE_SECONDS = 300.0
 LOOK_SECONDS = 0.5
 """between two looks whether this process is to stop, while a part trains"""
 MONTH_SECONDS = 30 * 86_400.0
-PRELOADED = ("pandas", "sklearn.ensemble", "lightgbm", "xgboost")
+PRELOADED = (*COMPILER, "pandas", "sklearn.ensemble", "lightgbm", "xgboost")
 """what the template imports once for all worlds, where a recipe's code names it: each takes a second or so"""
 NOT_PYTHON = ("SyntaxError", "IndentationError", "TabError")
 """errors of a file that cannot be called to look for them"""
