@@ -379,10 +379,10 @@ def _useful(task: _Task) -> Answer:
 def _refine(task: _Task) -> Answer:
     """Move an update's weights until their bound is at most the greatest distance; answer both."""
     bound, problem, retain = task.bound, task.problem, task.examples(EXAMPLES)
-    state = _state_of(task)
-    moved = bound.refine(problem, state.weights, retain, task.words["max_distance"])
-    forgotten = Forgotten(replace(state, weights=moved), task.words["evidence"])
-    return {"distance": bound.distance(problem, forgotten, retain, task.words["values"])}, {WEIGHTS: moved}
+    forgotten = Forgotten(_state_of(task), task.words["evidence"])
+    words = task.words
+    weights, distance = bound.refine(problem, forgotten, retain, words["max_distance"], words["values"])
+    return {"distance": distance}, {WEIGHTS: weights}
 
 
 def _apart(task: _Task) -> Answer:
