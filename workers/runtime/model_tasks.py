@@ -24,7 +24,7 @@ from torch import Tensor
 from expunge.workers.runtime.world import Files
 from unlearning.accounting.certificate import Guarantee
 from unlearning.bounds.minimiser import Minimiser
-from unlearning.columns import Column
+from unlearning.columns import Column, Texts
 from unlearning.features.tangent import tangent_of_rows
 from unlearning.fitted import files_of_fitted
 from unlearning.methods import load
@@ -336,8 +336,11 @@ def judged(files: Files, words: Mapping[str, Any]) -> Answer:
     if APART in files:
         apart = load_tensors(bytes(files[APART]))
     count = len(tensors[FEATURES])
-    names = [str(number) for number in range(count)]
-    samples = Samples(names, names, tensors[FEATURES], tensors[TARGETS], weight=tensors.get(WEIGHT))
+    # orders say whose samples they mean, so that none is named here: Python would take its time with each
+    nobody = Column(torch.zeros(count, dtype=torch.int64), ("nobody",))
+    samples = Samples(
+        Texts.of(map(str, range(count))), nobody, tensors[FEATURES], tensors[TARGETS], weight=tensors.get(WEIGHT)
+    )
     holdout = (apart[FEATURES], apart[TARGETS]) if apart else (tensors[FEATURES][:1], tensors[TARGETS][:1])
     recipe = linear_recipe(
         words["head"], samples, holdout, metric=words["metric"] if apart else None, start=tensors.get(START)
