@@ -101,8 +101,8 @@ def measured_with_proof(name: str, people: int = PEOPLE) -> Measured:
         problem, leaving = Problem(on_features(recipe)), torch.tensor([name == person for name in examples.people])
         retain = replace(problem.recipe.samples.examples(), positions=examples.positions[~leaving])
         forget_set = ForgetSet(frozenset({person}), tuple(examples.positions[leaving].tolist()))
-        weights = method.forget(problem, state, forget_set, retain, torch.Generator()).state.weights
-        return recipe, bound.refine(problem, weights, retain, MAX_DISTANCE)
+        forgotten = method.forget(problem, state, forget_set, retain, torch.Generator())
+        return recipe, bound.refine(problem, forgotten, retain, MAX_DISTANCE, {})[0]
 
     def retrain(staying: Rows) -> tuple[Recipe, torch.Tensor]:
         recipe = recipe_of(staying)

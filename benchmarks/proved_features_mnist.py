@@ -4,9 +4,8 @@
 The folder ``EXPUNGE_MNIST`` holds MNIST's test split in IDX format. The last 2,000 of its images are the holdout.
 
 * ``scattering``: 8,000 images of 400 people, scattered in float64, at two settings of weight decay, ``max_distance``
-  and ``noise_std``. An update forgets 4 people (1 %), as the service does it: a Newton step, refinement, the bound. Its
-  cost is set against a cold solve, in products with the Hessian and in CPU seconds of one thread. A second row stops
-  the first solve at a residual of 0.1.
+  and ``noise_std``. An update forgets 4 people (1 %), as the service does it: Newton's method until the bound is met.
+  Its cost is set against a cold solve, in products with the Hessian and in CPU seconds of one thread.
 * ``tangent``: a perceptron with 39,760 weights, trained on 500 images that count as public, linearised there and
   trained on the other 7,500 (375 people). Beside it: the network as it is, its last layer alone on the same data, the
   whole network trained further, and a tangent around random weights.
@@ -23,7 +22,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +35,12 @@ from expunge.workers.guarantee.noise import perturbed
 from unlearning.accounting.budget import charge_of, limit_of, updates_left
 from unlearning.bounds.minimiser import Minimiser
 from unlearning.features import Scattering, Tangent
-from unlearning.methods.newton import Newton
-from unlearning.model import convex, objective
+from unlearning.model import convex
 from unlearning.model.problem import Problem
 from unlearning.model.training import train
 from unlearning.quality.simulate import forget_set, left_by
 from unlearning.quality.unaffected import Answering
-from unlearning.types import State
+from unlearning.types import Forgotten, State
 
 MNIST = Path(os.environ.get("EXPUNGE_MNIST", Path(__file__).parents[2] / "shared" / "data" / "mnist10k"))
 TRAIN, PUBLIC = 8_000, 500
@@ -83,7 +80,7 @@ def of_scattering() -> Iterator[Row]:
     for decay, cap, noise, asked in SETTINGS:
         training = ul.Training(epochs=0, weight_decay=decay, converge=decay * cap / 4)
         recipe = recipe_of(lambda: nn.Linear(phi.shape[1], 10, bias=False), (phi, labels), training, 400)
-        yield from proved(f"scattering, decay {decay:g}", recipe, cap, noise, asked)
+        yield from proved(f"scattering, decay {decay:g}", recipe, cap, noise, asked, most=0.3)
 
 
 def of_tangent() -> Iterator[Row]:
@@ -116,11 +113,14 @@ def of_tangent() -> Iterator[Row]:
         accuracy = problem.accuracy(w, *held)
         yield row(f"tangent: accuracy of {name}", accuracy, "reported", "ratio", None, measured_on=len(held[1]))
     recipe = recipe_of(lambda: around(network), private, training, 375)
-    yield from proved("tangent, decay 1e-3", recipe, cap, noise, 0.96)
+    yield from proved("tangent, decay 1e-3", recipe, cap, noise, 0.96, most=0.65)
 
 
-def proved(name: str, recipe: ul.Recipe, cap: float, noise: float, asked: float) -> Iterator[Row]:
-    """Yield accuracy, the cost of an update against a cold solve, the bound, and the independent answers."""
+def proved(name: str, recipe: ul.Recipe, cap: float, noise: float, asked: float, *, most: float) -> Iterator[Row]:
+    """Yield accuracy, the cost of an update against a cold solve, the bound, and the independent answers.
+
+    ``asked``: the least accuracy. ``most``: the greatest cost.
+    """
     problem, examples = Problem(recipe, dtype=torch.float64), recipe.samples.examples()
     with counted() as solve:
         w = train(problem, examples).weights
@@ -147,26 +147,21 @@ def proved(name: str, recipe: ul.Recipe, cap: float, noise: float, asked: float)
     forget = forget_set(examples, gone)
     kept, bound = left_by(examples, forget), Minimiser()
     label = f"{name}: an update of {len(gone)} people"
-    for residual, said in ((0.1, f"{label}, first solve to a residual of 0.1"), (Newton.residual, label)):
-        with counted() as update:
-            method = Newton(residual=residual)
-            done = method.forget(problem, State(w), forget, kept, torch.Generator())
-            weights = bound.refine(problem, done.state.weights, kept, cap)
-            reached = bound.distance(problem, replace(done, state=State(weights)), kept, {})
-        share = update["seconds"] / solve["seconds"]
-        asked = residual == Newton.residual
-        yield row(
-            f"{said} / a cold solve",
-            share,
-            "<= 0.65" if asked else "reported",
-            "ratio of CPU seconds",
-            share <= 0.65 if asked else None,
-            update_seconds=update["seconds"],
-            solve_seconds=solve["seconds"],
-            update_products=update["products"],
-            solve_products=solve["products"],
-            bound_over_cap=reached / cap,
-        )
+    with counted() as update:
+        weights, reached = bound.refine(problem, Forgotten(State(w)), kept, cap, {})
+    ratio = update["seconds"] / solve["seconds"]
+    yield row(
+        f"{label} / a cold solve",
+        ratio,
+        f"<= {most:g}",
+        "ratio of CPU seconds",
+        ratio <= most,
+        update_seconds=update["seconds"],
+        solve_seconds=solve["seconds"],
+        update_products=update["products"],
+        solve_products=solve["products"],
+        bound_over_cap=reached / cap,
+    )
     yield independent(name, problem, weights, cap, noise)
 
 
@@ -205,13 +200,13 @@ def counted() -> Iterator[dict[str, float]]:
 
         return one
 
-    convex.hessian = objective.hessian = counting  # type: ignore[attr-defined]
+    convex.hessian = counting  # type: ignore[attr-defined]
     start = time.process_time()
     try:
         yield found
     finally:
         found["seconds"] = time.process_time() - start
-        convex.hessian = objective.hessian = real  # type: ignore[attr-defined]
+        convex.hessian = real  # type: ignore[attr-defined]
 
 
 def recipe_of(model: Callable[[], nn.Module], data: Data, training: ul.Training, people: int) -> ul.Recipe:

@@ -52,10 +52,9 @@ def refine(bench: OpenModel, terms: Terms, forgotten: Forgotten, retain: Example
     bound = terms.bound(bench.method)
     if bound is None:
         return forgotten
-    weights = bound.refine(bench.problem, forgotten.state.weights, retain, terms.max_distance)
-    moved = replace(forgotten, state=replace(forgotten.state, weights=weights))
-    distance = bound.distance(bench.problem, moved, retain, terms.values)
-    return replace(moved, evidence={**moved.evidence, BOUND: distance})
+    weights, distance = bound.refine(bench.problem, forgotten, retain, terms.max_distance, terms.values)
+    evidence = {**forgotten.evidence, BOUND: distance}
+    return replace(forgotten, state=replace(forgotten.state, weights=weights), evidence=evidence)
 
 
 def certify(bench: OpenModel, terms: Terms, refined: Forgotten, size: ForgottenCount) -> Certified:

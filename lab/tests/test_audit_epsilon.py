@@ -20,7 +20,6 @@ from expunge_lab.audit_epsilon import EXCEEDED, NOTHING, main
 from expunge_lab.experiment.lower_bound import Noise, detectable_by_guesses, detectable_by_noise, from_noise, least_mu
 from expunge_lab.experiment.two_worlds import attack, side_by_side
 from unlearning.accounting import budget, certificate, composition, policy
-from unlearning.bounds import minimiser
 from unlearning.model import convex
 
 RECIPES = Path(__file__).parents[2] / "tests" / "workers" / "recipes"
@@ -112,9 +111,9 @@ def one_draw_for_two_versions(patch: pytest.MonkeyPatch) -> None:
 
 def a_sensitivity_too_small(patch: pytest.MonkeyPatch) -> None:
     """What refining stops at and what is claimed are both a millionth of what they should be."""
-    true = convex.distance_bound
-    patch.setattr(convex, "distance_bound", lambda *given: true(*given) / 1e6)
-    patch.setattr(minimiser, "TIGHTEN", tuple(each / 1e6 for each in minimiser.TIGHTEN))
+    true = convex._Objective.bound
+    patch.setattr(convex._Objective, "bound", lambda *given: true(*given) / 1e6)
+    patch.setattr(convex, "TIGHTEN", tuple(each / 1e6 for each in convex.TIGHTEN))
 
 
 def a_budget_that_forgets_releases(patch: pytest.MonkeyPatch) -> None:

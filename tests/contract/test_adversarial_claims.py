@@ -92,10 +92,8 @@ def serve(drawn: Drawn) -> list[Served]:
             given = replace(forget, vectors=Vectors(state.vectors))
             forgotten = method.forget(problem, state, given, retain, torch.Generator().manual_seed(1))
         if bound is not None:
-            moved = bound.refine(problem, forgotten.state.weights, retain, terms.max_distance)
-            forgotten = replace(forgotten, state=replace(forgotten.state, weights=moved))
-            distance = bound.distance(problem, forgotten, retain, {})
-            forgotten = replace(forgotten, evidence={BOUND: distance})
+            moved, distance = bound.refine(problem, forgotten, retain, terms.max_distance, {})
+            forgotten = replace(forgotten, state=replace(forgotten.state, weights=moved), evidence={BOUND: distance})
         size = ForgottenCount(len(forget.positions), len(gone), len(forget.people))
         certified = require_certified(certify(bench, terms, forgotten, size))
         terms = replace(

@@ -22,8 +22,6 @@ from unlearning.model.problem import Problem
 from unlearning.model.tangent import drawn_start, tangent_of
 from unlearning.types import Examples, Forgotten, Json, Refused, State
 
-TIGHTEN = (4.0, 64.0, 1024.0)
-"""Newton's method is run until the bound is the greatest distance over these, one after the other"""
 ROOM = 3.0
 """the greatest distance over the part of it that rounding may take; a person's displacement over the distance"""
 FEW, MANY = 3, 31
@@ -96,23 +94,21 @@ class Minimiser(Bound):
         around = DRAWN if drawn_start(problem) else GIVEN
         return {AROUND: around, "accuracy_there": work.accuracy(work.initial(), x, y)}
 
-    def refine(self, problem: Problem, weights: Tensor, retain: Examples | None, max_distance: float) -> Tensor:
+    def refine(
+        self,
+        problem: Problem,
+        forgotten: Forgotten,
+        retain: Examples | None,
+        max_distance: float,
+        constants: Mapping[str, float],
+    ) -> tuple[Tensor, float]:
         """Run Newton's method on the retained samples until the bound is at most ``max_distance``, or no weight moves.
 
-        Returns float64 weights (d,). Where the bound stays above, they are the last that were reached. The gradient
-        decides whether to move at all: a tangent's bound costs as much as several solves.
+        Returns float64 weights (d,). Where the bound stays above, they are the last that were reached.
         """
-        work, samples = problem.double(), _read(retain)
-        w = weights.to(device=work.device, dtype=torch.float64)
-        for tighter in TIGHTEN:
-            goal = problem.training.weight_decay * max_distance / tighter
-            try:
-                w = convex.converge(work, w, samples, goal, self.denominator)
-            except Refused:
-                break
-            if convex.distance_bound(work, w, samples, self.denominator) <= max_distance:
-                break
-        return w
+        work = problem.double()
+        w = forgotten.state.weights.to(device=work.device, dtype=torch.float64)
+        return convex.approach(work, w, _read(retain), max_distance, self.denominator)
 
     def distance(
         self, problem: Problem, forgotten: Forgotten, retain: Examples | None, constants: Mapping[str, float]

@@ -91,16 +91,19 @@ class Tangent(nn.Module):
 
         Each input is evaluated alone: what is computed for it does not depend on the others, rounding included.
         """
-        values, slopes = [], []
-        for one in torch.split(inputs, 1):
-            with torch.enable_grad():
-                start = self._start().requires_grad_()
-                outputs = self._outputs(start, one)[0]
-                every = torch.eye(len(outputs), dtype=outputs.dtype, device=outputs.device)
-                (slope,) = torch.autograd.grad(outputs, start, every, is_grads_batched=True)
-            values.append(outputs.detach())
-            slopes.append(slope)
+        values, slopes = zip(*map(self.row, torch.split(inputs, 1)), strict=True)
         return torch.stack(values), torch.stack(slopes)
+
+    def row(self, one: Tensor) -> tuple[Tensor, Tensor]:
+        """Return f(x) (K,) and J(x) (K, d) of a single input (1, ...)."""
+        if isinstance(self.base, WrittenOut):
+            return self.base.apart(one[0])
+        with torch.enable_grad():
+            start = self._start().requires_grad_()
+            outputs = self._outputs(start, one)[0]
+            every = torch.eye(len(outputs), dtype=outputs.dtype, device=outputs.device)
+            (slope,) = torch.autograd.grad(outputs, start, every, is_grads_batched=True)
+        return outputs.detach(), slope
 
     def _start(self) -> Tensor:
         """Return the public weights as one vector (d,)."""
@@ -124,8 +127,13 @@ class WrittenOut(nn.Module):
         self.weights = nn.Parameter(torch.zeros(size))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        values, rows = inputs[:, : self.outputs], inputs[:, self.outputs :]
-        return values + rows.reshape(len(inputs), self.outputs, len(self.weights)) @ self.weights
+        values, rows = self.apart(inputs)
+        return values + rows @ self.weights
+
+    def apart(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the values (..., K) and the Jacobian (..., K, d) that inputs (..., K + K d) hold."""
+        values, rows = inputs[..., : self.outputs], inputs[..., self.outputs :]
+        return values, rows.reshape(*values.shape, len(self.weights))
 
 
 def tangent_of_rows(outputs: int, size: int) -> Tangent:

@@ -146,30 +146,39 @@ class Solution:
 
 
 def conjugate_gradients(
-    product: Callable[[Tensor], Tensor], b: Tensor, tolerance: float, iterations: int = 1000
+    product: Callable[[Tensor], Tensor],
+    b: Tensor,
+    tolerance: float,
+    iterations: int = 1000,
+    *,
+    precondition: Callable[[Tensor], Tensor] | None = None,
 ) -> Solution:
     """Solve A x = b for a positive definite A given by ``product`` (d,) -> (d,).
 
-    Stops when the recomputed-by-recursion residual is at most ``tolerance * ||b||``, after ``iterations``, or when a
-    direction of non-positive curvature is met (x is then the last iterate, with its residual).
+    ``precondition`` multiplies by about the inverse of A. Stops when the recomputed-by-recursion residual is at most
+    ``tolerance * ||b||``, after ``iterations``, or when a direction of non-positive curvature is met, of A or of
+    ``precondition`` (x is then the last iterate, with its residual).
     """
     x = torch.zeros_like(b)
-    residual, direction = b.clone(), b.clone()
-    squared = float(residual.dot(residual))
+    residual = b.clone()
+    direction = residual if precondition is None else precondition(residual)
+    squared, sloped = float(residual.dot(residual)), float(residual.dot(direction))
     goal = squared * tolerance**2
     count = 0
     least = math.inf
-    while squared > goal and count < iterations:
+    while squared > goal and sloped > 0.0 and count < iterations:
         image = product(direction)
         curvature = float(direction.dot(image))
         least = min(least, curvature / float(direction.dot(direction)))
         if not curvature > 0.0:
             break
-        step = squared / curvature
+        step = sloped / curvature
         x = x + step * direction
         residual = residual - step * image
-        previous, squared = squared, float(residual.dot(residual))
-        direction = residual + (squared / previous) * direction
+        squared = float(residual.dot(residual))
+        applied = residual if precondition is None else precondition(residual)
+        previous, sloped = sloped, float(residual.dot(applied))
+        direction = applied + (sloped / previous) * direction
         count += 1
     norm = float(b.norm())
     return Solution(x, (squared**0.5) / norm if norm > 0 else 0.0, count, least)

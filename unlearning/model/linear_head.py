@@ -11,7 +11,7 @@ r_i = dl/dz and C_i = d^2 l/dz^2 at z_i = W phi_i:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -29,6 +29,10 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 ANY_GLOBAL_HOOK: Callable[[], bool] = torch.nn.modules.module._has_any_global_hook
 REPLACED = ("forward", "_call_impl", "_slow_forward", "_compiled_call_impl")
 """what an instance can replace of its class's"""
+MANY_CLASSES = 64
+"""from here on torch's softmax of each row is the faster one"""
+PIECE, LEAST_ROWS = 2**18, 256
+"""numbers of the features (2 MB) that are summed at once, and the least rows of them"""
 MOST_WRITTEN_OUT = 2_000
 """weights of a Hessian that is written out (32 MB in float64)"""
 
@@ -87,6 +91,9 @@ class Scores(Protocol):
     def pull(self, r: Tensor) -> Tensor:
         """Return J^T r (d,) for r (n, K)."""
 
+    def gradient(self, w: Tensor, y: Tensor) -> Tensor:
+        """Return the summed gradient (d,) of the data losses at w (d,), for the targets y of all samples."""
+
     @property
     def cheap(self) -> int:
         """Return for how many samples ``summed`` costs no more than a few products."""
@@ -140,20 +147,35 @@ class FeatureScores:
     def pull(self, r: Tensor) -> Tensor:
         return self.head.vector(r.T @ self.phi)
 
+    def gradient(self, w: Tensor, y: Tensor) -> Tensor:
+        matrix = self.head.matrix(w)
+        total = torch.zeros_like(matrix)
+        for phi, target in self._pieces(y):
+            total += self.head.curve.residual(phi @ matrix.T, target).T @ phi
+        return self.head.vector(total)
+
     @property
     def cheap(self) -> int:
         return len(self.phi)
 
     def summed(self, w: Tensor, y: Tensor) -> Summed:
-        phi, curve, matrix = self.phi[: len(y)], self.head.curve, self.head.matrix(w)
-        lengths = phi.norm(dim=1)
-        scores = phi @ matrix.T
-        drift = gamma(phi.shape[1] + 1) * (phi.abs() @ matrix.abs().T).norm(dim=1)
-        wrong = curve.wrong(scores, y, drift)
-        residual = curve.residual(scores, y)
-        size = residual.norm(dim=1) + wrong
-        total = self.head.vector(residual.T @ phi)
-        return Summed(total, float((wrong * lengths).sum()), float((size * lengths).sum()), len(y))
+        curve, matrix, columns = self.head.curve, self.head.matrix(w), self.phi.shape[1]
+        total, carried, size, terms, pieces = torch.zeros_like(matrix), 0.0, 0.0, 0, 0
+        for phi, target in self._pieces(y):
+            scores = phi @ matrix.T
+            drift = gamma(columns + 1) * (phi.abs() @ matrix.abs().T).norm(dim=1)
+            wrong, residual = curve.wrong(scores, target, drift), curve.residual(scores, target)
+            lengths = phi.norm(dim=1)
+            total += residual.T @ phi
+            carried += float(wrong @ lengths)
+            size += float((residual.norm(dim=1) + wrong) @ lengths)
+            terms, pieces = max(terms, len(phi)), pieces + 1
+        return Summed(self.head.vector(total), carried, size, terms + pieces)
+
+    def _pieces(self, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield features and targets of some rows after the other: what is computed of them fits into a cache."""
+        rows = max(LEAST_ROWS, PIECE // self.phi.shape[1])
+        return zip(torch.split(self.phi[: len(y)], rows), torch.split(y, rows), strict=True)
 
     def curvature(self, coefficients: Tensor) -> Tensor:
         phi, outputs, dimension = self.phi, self.head.outputs, self.head.problem.dimension
@@ -335,24 +357,33 @@ def _softmax_weight(y: Tensor) -> Tensor:
     return y.double().sum(dim=1) if y.dtype.is_floating_point else _unit_weight(y)
 
 
+def _softmax(z: Tensor) -> Tensor:
+    """Return the softmax of each row of z (n, K)."""
+    if z.shape[1] >= MANY_CLASSES:
+        return z.softmax(dim=1)
+    # torch takes one row at a time: of 5 classes it is ten times as fast across the rows
+    return z.T.contiguous().softmax(dim=0).T.contiguous()
+
+
 def _softmax_residual(z: Tensor, y: Tensor) -> Tensor:
     if not y.dtype.is_floating_point:
-        return z.softmax(dim=1) - F.one_hot(y, z.shape[1]).to(z.dtype)
+        shares = _softmax(z)
+        return shares.scatter_add_(1, y.unsqueeze(1), shares.new_full((len(y), 1), -1.0))
     wanted = y.to(z.dtype)
-    return wanted.sum(dim=1, keepdim=True) * z.softmax(dim=1) - wanted
+    return wanted.sum(dim=1, keepdim=True) * _softmax(z) - wanted
 
 
 def _softmax_coefficients(z: Tensor, y: Tensor) -> Tensor:
-    p = z.softmax(dim=1)
+    p = _softmax(z)
     return y.to(z.dtype).sum(dim=1, keepdim=True) * p if y.dtype.is_floating_point else p
 
 
 def _softmax_bent(c: Tensor, u: Tensor) -> Tensor:
     """Return s (diag(p) - p p^T) u from c = s p, where s is the sum of c: ``c u - c (c.u)/s``."""
-    total = c.sum(dim=1, keepdim=True)
-    shares = torch.where(total != 0, c / total, 0.0)
-    weighted = c.unsqueeze(1) * u
-    return torch.addcmul(weighted, shares.unsqueeze(1), weighted.sum(dim=2, keepdim=True), value=-1.0)
+    ones = c.new_ones(c.shape[1])  # a product with it sums short rows faster than sum does
+    weighted, total = c.unsqueeze(1) * u, (c @ ones).unsqueeze(1)
+    means = (weighted @ ones) / torch.where(total != 0, total, 1.0)
+    return torch.addcmul(weighted, c.unsqueeze(1), means.unsqueeze(2), value=-1.0)
 
 
 def _diagonal_bent(c: Tensor, u: Tensor) -> Tensor:

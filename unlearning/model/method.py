@@ -64,12 +64,15 @@ class Bound(ABC):
     def refine(
         self,
         problem: Problem,
-        weights: Tensor,
+        forgotten: Forgotten,
         retain: Examples | None,
         max_distance: float,
-    ) -> Tensor:
-        """Move the weights (d,) until the bound is at most ``max_distance``, where the bound can be worked on."""
-        return weights
+        constants: Mapping[str, float],
+    ) -> tuple[Tensor, float]:
+        """Return the weights (d,) of ``forgotten``, moved until the bound is at most ``max_distance`` where the bound
+        can be worked on; and their bound. Raises Refused as ``distance`` does.
+        """
+        return forgotten.state.weights, self.distance(problem, forgotten, retain, constants)
 
     @abstractmethod
     def distance(

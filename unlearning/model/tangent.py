@@ -48,7 +48,7 @@ class TangentModel:
 
     def lengths(self, features: Tensor) -> Tensor:
         """Return the Frobenius norm (n,) of each input's Jacobian."""
-        return torch.cat([self.tangent.rows(one)[1].reshape(1, -1).norm(dim=1) for one in torch.split(features, 1)])
+        return torch.cat([self.tangent.row(one)[1].reshape(1, -1).norm(dim=1) for one in torch.split(features, 1)])
 
     def on(self, features: Tensor) -> Scores:
         """Return the scores as a function of u, for inputs (n, ...)."""
@@ -71,6 +71,9 @@ class TangentScores:
         parts = zip(self._pieces(), torch.split(r, self._size), strict=True)
         return torch.stack([piece.pull(part) for piece, part in parts]).sum(dim=0)
 
+    def gradient(self, w: Tensor, y: Tensor) -> Tensor:
+        return self.pull(self._model.curve.residual(self.at(w), y))
+
     @property
     def cheap(self) -> int:
         return min(FEW, len(self._inputs))
@@ -80,15 +83,19 @@ class TangentScores:
         curve, size, outputs = self._model.curve, len(w), self._model.outputs
         batch = max(1, ROWS // (size * outputs))
         total, carried, lengths = torch.zeros_like(w), 0.0, 0.0
-        for x, target in zip(torch.split(self._inputs[: len(y)], batch), torch.split(y, batch), strict=True):
-            values, rows = self._model.tangent.rows(x)
-            scores, drift = written_out(values, rows, w)
-            wrong = curve.wrong(scores, target, drift.norm(dim=1))
-            residual, norms = curve.residual(scores, target), rows.flatten(1).norm(dim=1)
-            total += residual.reshape(-1) @ rows.reshape(-1, size)
-            carried += float((wrong * norms).sum())
-            lengths += float(((residual.norm(dim=1) + wrong) * norms).sum())
-        return Summed(total, carried, lengths, batch * outputs + math.ceil(len(y) / batch))
+        for inputs, targets in zip(torch.split(self._inputs[: len(y)], batch), torch.split(y, batch), strict=True):
+            part = torch.zeros_like(w)
+            for one, target in zip(torch.split(inputs, 1), torch.split(targets, 1), strict=True):
+                values, rows = self._model.tangent.row(one)
+                scores, drift, norms = written_out(values, rows, w)
+                norm = norms.norm()
+                wrong = curve.wrong(scores.unsqueeze(0), target, drift.norm().reshape(1))
+                residual = curve.residual(scores.unsqueeze(0), target)
+                part += residual[0] @ rows
+                carried += float(wrong * norm)
+                lengths += float((residual.norm() + wrong) * norm)
+            total += part
+        return Summed(total, carried, lengths, batch + outputs + math.ceil(len(y) / batch))
 
     def curvature(self, coefficients: Tensor) -> Tensor:  # noqa: ARG002
         raise Refused(
@@ -113,17 +120,19 @@ class TangentScores:
             yield self._model.tangent.linearised(part)
 
 
-def written_out(values: Tensor, rows: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scores ``values + rows w`` (n, K), and a bound on the error of each, in float64.
+def written_out(values: Tensor, rows: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the scores ``values + rows w`` (..., K), a bound on the error of each, and the norm of each row.
 
-    ``values`` is (n, K), ``rows`` (n, K, d). The bound is the module's.
+    ``values`` is (..., K), ``rows`` (..., K, d), float64. The bound is the module's.
     """
     block = math.isqrt(len(w)) + 1
-    blocks = -(-len(w) // block)
-    missing = blocks * block - len(w)
-    products = torch.nn.functional.pad(rows * w, (0, missing)).reshape(*values.shape, blocks, block)
-    scores = values + products.sum(dim=-1).sum(dim=-1)
-    return scores, gamma(block + blocks + 1) * (values.abs() + rows.norm(dim=2) * w.norm())
+    blocks = len(w) // block
+    whole = blocks * block
+    blocked = rows[..., :whole].reshape(*values.shape, blocks, block)
+    sums = torch.einsum("...mb,mb->...m", blocked, w[:whole].reshape(blocks, block)).sum(dim=-1)
+    norms = rows.norm(dim=-1)
+    drift = gamma(block + blocks + 2) * (values.abs() + norms * w.norm())
+    return values + (sums + rows[..., whole:] @ w[whole:]), drift, norms
 
 
 def affine_of(problem: Problem) -> Affine | None:

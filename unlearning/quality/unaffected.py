@@ -143,7 +143,7 @@ def _of_tangent(tangent: Tangent, x: Tensor) -> Scored:
 
 def _of_block(tangent: Tangent, x: Tensor) -> Scored:
     values, rows = tangent.rows(x)
-    scores, drift = written_out(values, rows, tangent.displacement.detach())
+    scores, drift, _ = written_out(values, rows, tangent.displacement.detach())
     ends = torch.zeros_like(rows) if scores.shape[1] == 1 else rows
     apart = [
         torch.cdist(one, end, compute_mode="donot_use_mm_for_euclid_dist") for one, end in zip(rows, ends, strict=True)

@@ -132,6 +132,8 @@ def forget_in_worlds(
         if len(state.weights) != bench.problem.dimension:  # a class or a column left with them
             weights = bench.world_model.trained(retain, guarantee)
             return Forgotten(replace(state, weights=weights), {"trained": len(retain)})
+        if guarantee is Guarantee.PROVED and bench.method.begins_anew and bench.method.bound(guarantee) is None:
+            return Forgotten(state)  # the bound's steps lead from any weights to its cap: one more only costs
         reads = Need.RETAINED in bench.method.needs
         return bench.world_model.forget(state, forget, retain if reads else None, guarantee)
     return forget_by_parts(bench, state, forget, retain)

@@ -24,7 +24,7 @@ from torch import Tensor
 from expunge.workers.runtime.world import Files
 from unlearning.accounting.certificate import Guarantee
 from unlearning.bounds.minimiser import Minimiser
-from unlearning.columns import Column
+from unlearning.columns import Column, Texts
 from unlearning.features.tangent import tangent_of_rows
 from unlearning.fitted import files_of_fitted
 from unlearning.methods import load
@@ -336,8 +336,11 @@ def judged(files: Files, words: Mapping[str, Any]) -> Answer:
     if APART in files:
         apart = load_tensors(bytes(files[APART]))
     count = len(tensors[FEATURES])
-    names = [str(number) for number in range(count)]
-    samples = Samples(names, names, tensors[FEATURES], tensors[TARGETS], weight=tensors.get(WEIGHT))
+    # orders say whose samples they mean, so that none is named here: Python would take its time with each
+    nobody = Column(torch.zeros(count, dtype=torch.int64), ("nobody",))
+    samples = Samples(
+        Texts.of(map(str, range(count))), nobody, tensors[FEATURES], tensors[TARGETS], weight=tensors.get(WEIGHT)
+    )
     holdout = (apart[FEATURES], apart[TARGETS]) if apart else (tensors[FEATURES][:1], tensors[TARGETS][:1])
     recipe = linear_recipe(
         words["head"], samples, holdout, metric=words["metric"] if apart else None, start=tensors.get(START)
@@ -379,10 +382,10 @@ def _useful(task: _Task) -> Answer:
 def _refine(task: _Task) -> Answer:
     """Move an update's weights until their bound is at most the greatest distance; answer both."""
     bound, problem, retain = task.bound, task.problem, task.examples(EXAMPLES)
-    state = _state_of(task)
-    moved = bound.refine(problem, state.weights, retain, task.words["max_distance"])
-    forgotten = Forgotten(replace(state, weights=moved), task.words["evidence"])
-    return {"distance": bound.distance(problem, forgotten, retain, task.words["values"])}, {WEIGHTS: moved}
+    forgotten = Forgotten(_state_of(task), task.words["evidence"])
+    words = task.words
+    weights, distance = bound.refine(problem, forgotten, retain, words["max_distance"], words["values"])
+    return {"distance": distance}, {WEIGHTS: weights}
 
 
 def _apart(task: _Task) -> Answer:

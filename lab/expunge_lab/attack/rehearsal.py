@@ -127,8 +127,7 @@ def _retrained(made: Prepared, left: Examples) -> tuple[Tensor, float]:
     weights = train(problem, left, planned=planned, reference=made.terms.reference).weights
     bound, unsure = made.terms.bound(method), 0.0
     if isinstance(bound, Minimiser):
-        weights = bound.refine(problem, weights, left, made.terms.max_distance / CLOSER)
-        unsure = bound.distance(problem, Forgotten(State(weights)), left, {})
+        weights, unsure = bound.refine(problem, Forgotten(State(weights)), left, made.terms.max_distance / CLOSER, {})
     return weights.detach().cpu().double(), unsure
 
 

@@ -85,8 +85,7 @@ def trial(kind: str, seed: int) -> tuple[float, float]:
     gone = [names[k] for k in torch.randperm(len(names), generator=by)[: 1 + seed % 3].tolist()]
     forget = forget_set(examples, gone)
     kept, bound = left_by(examples, forget), Minimiser()
-    weights = bound.refine(problem, state.weights, kept, cap)
-    claimed = bound.distance(problem, Forgotten(State(weights)), kept, {})
+    weights, claimed = bound.refine(problem, Forgotten(state), kept, cap, {})
     assert claimed <= cap
     retrained, doubt = retraining.of(recipe, kept)
     _require_answers(recipe, problem, weights, retrained, cap)
@@ -157,8 +156,7 @@ def test_the_bound_holds_in_ten_trials_with_39690_weights() -> None:
         forget = forget_set(examples, [f"p{place}", f"p{50 + place}"])
         kept = left_by(examples, forget)
         done = Newton().forget(problem, start, forget, kept, torch.Generator())
-        weights = bound.refine(problem, done.state.weights, kept, 1e-5)
-        claimed = bound.distance(problem, Forgotten(State(weights)), kept, {})
+        weights, claimed = bound.refine(problem, done, kept, 1e-5, {})
         reference, doubt = by_autograd(kept, 1e-5)
         assert doubt < 1e-6
         assert float((weights - reference).norm()) - doubt <= claimed <= 1e-5

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import unlearning as ul
 from tests.unlearning.recipes import ReadRows, draw, recipe, softmax
-from unlearning.model import convex
+from unlearning.model import convex, linear_head
 from unlearning.model.linear_head import head_of
 from unlearning.model.problem import Problem
 from unlearning.types import Examples, Refused
@@ -75,7 +75,7 @@ def test_a_tolerance_is_not_reached_by_a_worst_case_of_rounding_alone(monkeypatc
     monkeypatch.setattr(convex._Objective, "rounding_of_few", lambda *_: 1e6)
     w = convex.converge(problem, problem.initial(), examples, 1e-12)
     objective = convex._Objective(convex.require_strongly_convex(problem), examples, 60)
-    assert float(objective.at(w)[1].norm()) <= 1e-12
+    assert float(objective.slope(w).gradient.norm()) <= 1e-12
 
 
 def test_too_few_steps_are_refused_with_what_was_reached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,6 +162,31 @@ def test_the_rounding_bound_of_blocks_covers_the_true_error(loss: str, monkeypat
         gradient, bound = convex._Objective(convex.require_strongly_convex(problem), examples, len(held)).trusted(w)
         error = float(np.linalg.norm(gradient.numpy().astype(np.longdouble) - extended_gradient(problem, w, held)))
         assert error <= bound <= 1e-11
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="no 80-bit floats on this machine")
+@pytest.mark.parametrize("loss", LOSSES)
+def test_pieces_of_the_features_give_the_same_sums(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, examples = problem_of(loss)
+    objective = convex._Objective(convex.require_strongly_convex(problem), examples, 60)
+    w = draw(problem.dimension)
+    whole = objective.trusted(w)
+    monkeypatch.setattr(linear_head, "LEAST_ROWS", 7)
+    monkeypatch.setattr(linear_head, "PIECE", 1)
+    pieces, gradient = objective.trusted(w), objective.slope(w).gradient
+    assert torch.allclose(pieces.gradient, whole.gradient, atol=1e-14)
+    assert torch.allclose(gradient, whole.gradient, atol=1e-14)
+    error = float(np.linalg.norm(pieces.gradient.numpy() - extended_gradient(problem, w, examples)))
+    assert error <= pieces.rounding < whole.rounding, "seven terms and nine pieces round less than sixty terms"
+
+
+@pytest.mark.parametrize("classes", [2, 5, linear_head.MANY_CLASSES - 1, linear_head.MANY_CLASSES])
+def test_the_softmax_of_short_rows_is_that_of_each_row(classes: int) -> None:
+    z, y = 30.0 * draw(40, classes), torch.arange(40) % classes
+    expected = z.softmax(dim=1)
+    assert torch.allclose(linear_head._softmax(z), expected, rtol=1e-14, atol=0)
+    one_hot = torch.nn.functional.one_hot(y, classes)
+    assert torch.allclose(linear_head.CURVES["cross_entropy"].residual(z, y), expected - one_hot, rtol=0, atol=1e-15)
 
 
 def test_the_bound_uses_the_denominator_it_is_told() -> None:

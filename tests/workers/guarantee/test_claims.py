@@ -47,8 +47,7 @@ def test_a_hundred_forget_sets_end_within_the_cap() -> None:
     for index in range(100):
         gone = torch.randperm(len(examples), generator=generator)[: 1 + index % 20]
         retain = examples.without(gone)
-        released = Minimiser().refine(problem, w, retain, cap)
-        bound = Minimiser().distance(problem, Forgotten(State(released)), retain, {})
+        released, bound = Minimiser().refine(problem, Forgotten(State(w)), retain, cap, {})
         true = float((released - converge(problem, w, retain, 1e-12)).norm())
         assert true <= bound <= cap
         worst = max(worst, true)

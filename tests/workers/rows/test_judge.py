@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 
 from expunge.workers.check.checks import check
+from expunge.workers.runtime.world_model import WorldModel
 from tests.workers.rows.data import EVERYBODY, forget, lay_out, rows_of, trained_on
 from tests.workers.worlds import World
 
@@ -84,14 +86,37 @@ def test_a_deletion_is_proved_though_the_scaler_moves(world: World, folder: Path
     assert head.holdout_accuracy is not None
 
 
+def test_a_judge_is_asked_once_to_move_the_weights_and_bound_them(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of ``newton`` before those of the bound would be lost. The judge measures accuracy besides."""
+    lay_out(folder, recipe=PLAIN)
+    world = world.configured(recipes=folder)
+    model_id = world.live("rows", "newton", max_distance=CAP, noise_std=0.01)
+    before = world.state(world.head(model_id))
+    tasks, compute = [], WorldModel._compute
+
+    def noted(model: WorldModel, task: str, *given: Any, **named: Any) -> Any:
+        tasks.append(task)
+        return compute(model, task, *given, **named)
+
+    monkeypatch.setattr(WorldModel, "_compute", noted)
+    forget(world, model_id, trained_on(world)[0])
+    assert tasks == ["refine", "measure"]
+    after = world.state(world.head(model_id))
+    assert float((after.weights - before.weights).norm()) > CAP
+    assert after.tensors == before.tensors == {} and after.facts == before.facts
+
+
 PATCHES = """
 from unlearning.bounds import minimiser
 from unlearning.methods import newton
 from unlearning.model import convex
 
 convex.distance_bound = lambda *_, **__: 0.0
+convex.approach = lambda problem, w, *rest: (w, 0.0)
 minimiser.Minimiser.distance = lambda *_, **__: 0.0
-minimiser.Minimiser.refine = lambda _, problem, weights, *rest: weights
+minimiser.Minimiser.refine = lambda _, problem, forgotten, *rest: (forgotten.state.weights, 0.0)
 newton.Newton.forget = lambda self, problem, state, *rest: __import__("unlearning").types.Forgotten(state)
 """
 
