@@ -119,6 +119,15 @@ class Database:
             return connection.execute(question).all()
 
     @contextmanager
+    def looking(self) -> Iterator[Session]:
+        """Open a session whose statements are in no transaction, as ``look``: for a few small questions of each call.
+
+        On PostgreSQL that spares two round trips; nothing refuses a statement that writes. Raises Busy.
+        """
+        with _busy(), Session(self._looker, expire_on_commit=False) as session:
+            yield session
+
+    @contextmanager
     def snapshot(self) -> Iterator[Session]:
         """Open a session that only reads, and sees one moment in all of its statements. Raises Busy."""
         with self.read() as session:

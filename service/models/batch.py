@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+from sqlalchemy import bindparam, select
+from sqlalchemy.orm import Session
+
+from expunge.service.infra.db import batches
 from expunge.service.infra.tables import Generation, Model
 from expunge.service.infra.time import DAY_SECONDS, SECOND, duration
-from expunge.service.models.retrain_plan import measured_seconds, measured_work
-from expunge.service.requests import Regulation, shorter_than
+from expunge.service.models.retrain_plan import SECONDS, measured_seconds, measured_work
+from expunge.service.requests import ModelTask, Reason, Regulation, shorter_than
 from unlearning.accounting.policy import REPAIR, Policy, batch_by_rule
 
+_TRAINED = select(Generation.id, SECONDS).where(Generation.id.in_(bindparam("generations", expanding=True)))
 YEAR_SECONDS = 365 * DAY_SECONDS
 
 
@@ -21,9 +27,22 @@ def policy_with_batch(model: Model, generation: Generation) -> Policy:
     return replace(policy, batch=batch_by_rule(_repeats(generation), measured_work(generation)))
 
 
-def done_at(generation: Generation, begins: int) -> int:
-    """Return when an update is done that may begin at a moment, should it fail once; microseconds since 1970."""
-    return begins + int(2 * (measured_seconds(generation) or 0.0) * SECOND)
+def done_at(session: Session, tasks: Iterable[ModelTask]) -> dict[str, int]:
+    """Return when the update is done that each task waits for, should it fail once, by the task's id.
+
+    In microseconds since 1970. Tasks are left out that wait for no update with others, or for one without a moment.
+    """
+    waiting = [task for task in tasks if task.status == "queued" and task.reason == Reason.AWAITING_BATCH]
+    took = {
+        generation: seconds or 0.0
+        for some in batches({task.generation_id for task in waiting})
+        for generation, seconds in session.execute(_TRAINED, {"generations": some})
+    }
+    return {
+        task.id: task.due_at + int(2 * took[task.generation_id] * SECOND)
+        for task in waiting
+        if task.due_at is not None and task.generation_id in took
+    }
 
 
 def how_often(model: Model, generation: Generation) -> str:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, bindparam, select
 from sqlalchemy.orm import Session, aliased
 
 from expunge.service.audit import record, recorded_at
-from expunge.service.infra.db import now
+from expunge.service.infra.db import batches, now
 from expunge.service.infra.tables import Consumer, Model, Task, Version
 from expunge.service.infra.time import SECOND
-from expunge.service.requests import Reason, RequestRefused, settle
+from expunge.service.requests import ModelTask, Reason, RequestRefused, settle
 
 SILENT_SECONDS = 300
+_REPORTED = (
+    select(Consumer.model_id, Consumer.name, Version.number)
+    .join(Version, Version.id == Consumer.version_id)
+    .where(Consumer.model_id.in_(bindparam("models", expanding=True)))
+    .order_by(Consumer.name)
+)
 
 
 def report_consumer(session: Session, model: Model, name: str, version: Version, actor_id: str) -> Consumer:
@@ -54,6 +61,19 @@ def standing(session: Session, model: Model, version: Version) -> list[dict[str,
         {"name": consumer.name, "version": number, "status": _status(consumer, number, version, at)}
         for consumer, number in session.execute(rows)
     ]
+
+
+def left_behind(session: Session, tasks: Collection[ModelTask]) -> dict[str, tuple[str, int]]:
+    """Return by the id of each task the first consumer that serves an earlier version than the task's, and which."""
+    reported: dict[str, list[tuple[str, int]]] = {}
+    for models in batches({task.model_id for task in tasks}):
+        for model_id, name, number in session.execute(_REPORTED, {"models": models}):
+            reported.setdefault(model_id, []).append((name, number))
+    late = {
+        task.id: [report for report in reported.get(task.model_id, ()) if report[1] < (task.version or 0)]
+        for task in tasks
+    }
+    return {task_id: reports[0] for task_id, reports in late.items() if reports}
 
 
 def behind(session: Session, version_id: str | None) -> bool:

@@ -279,6 +279,10 @@ def budget_of(generation: Generation) -> Budget:
     return Budget(spent=generation.spent, limit=generation.budget, budget_cost=generation.budget_cost)
 
 
+SECONDS = Generation.report["seconds"].as_float()
+"""what ``measured_seconds`` says, without the rest of the report, which may be long"""
+
+
 def measured_seconds(generation: Generation) -> float | None:
     """Return how long the generation's own training and preparation took; None where that was not timed."""
     seconds = (generation.report or {}).get("seconds")

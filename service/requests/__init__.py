@@ -105,6 +105,7 @@ from expunge.service.requests.status import (
     settle,
     settle_begun,
 )
+from expunge.service.requests.still_to_delete import holds_on, outstanding
 from expunge.service.requests.suppression import (
     MEMBERS_FROZEN,
     WITH_ROWS,
@@ -116,7 +117,6 @@ from expunge.service.requests.suppression import (
     held_by,
     held_elsewhere,
     holdout_facts,
-    holds_on,
     known_of,
     lift_suppression,
     named_by,
@@ -129,6 +129,7 @@ from expunge.service.requests.suppression import (
     stands,
     suppressed,
 )
+from expunge.service.requests.tasks_with_models import ModelTask, model_tasks
 from expunge.service.requests.webhooks import (
     ABOUT_REQUESTS,
     BACKOFF_SECONDS,
@@ -177,6 +178,7 @@ __all__ = [
     "Cost",
     "DeliveryOutcome",
     "Keeps",
+    "ModelTask",
     "Named",
     "NamedPerson",
     "Names",
@@ -242,6 +244,7 @@ __all__ = [
     "lift_hold",
     "lift_suppression",
     "locked_tasks",
+    "model_tasks",
     "named_by",
     "names_in",
     "names_of",
@@ -250,6 +253,7 @@ __all__ = [
     "opening",
     "other_person",
     "outcomes_of",
+    "outstanding",
     "place_hold",
     "planned_deadline",
     "positions",

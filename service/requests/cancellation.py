@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
-from expunge.service.infra.db import now
-from expunge.service.infra.tables import DeletionRequest, Generation, Model, SuppressionEntry, Task
+from expunge.service.infra.db import batches, now
+from expunge.service.infra.tables import DeletionRequest, Generation, SuppressionEntry, Task
 from expunge.service.requests.identity_check import withdraw
 from expunge.service.requests.reasons import Reason
 from expunge.service.requests.states import RequestRefused, Status, awaits_decision
 from expunge.service.requests.status import locked_tasks, settle
 from expunge.service.requests.suppression import MEMBERS_FROZEN
+from expunge.service.requests.tasks_with_models import ModelTask
 
 _BLOCKED_BEFORE = (Reason.LARGE, Reason.NO_WORKER)
 """of tasks that no worker was to claim yet; all other reasons block a task in a claim"""
+_BEING_BUILT = (
+    select(Generation.model_id, Generation.attempts, Generation.manifest, Generation.report)
+    .join(Task, Task.model_id == Generation.model_id)
+    .where(
+        Task.request_id.in_(bindparam("requests", expanding=True)), Generation.status.in_(("preparing", "candidate"))
+    )
+)
 _TOO_LATE = "A worker has begun, or the request is over: it cannot be cancelled any more."
 
 
@@ -35,7 +43,7 @@ def cancel(session: Session, request: DeletionRequest) -> None:
     session.refresh(request, with_for_update=True)
     if request.status == "cancelled":
         return
-    training = _in_training(session, {task.model_id for task in tasks})
+    training = _in_training(session, [request.id])
     if not tasks or any(_has_begun(task, training, at) for task in tasks):
         raise RequestRefused(409, "not_cancellable", _TOO_LATE)
     for task in tasks:
@@ -49,30 +57,29 @@ def cancel(session: Session, request: DeletionRequest) -> None:
     settle(session, [request.id])
 
 
-def cancellable(session: Session, parts: Iterable[tuple[Task, Model]]) -> dict[str, int | None]:
+def cancellable(session: Session, tasks: Collection[ModelTask]) -> dict[str, int | None]:
     """Return, by the id of each request that can be cancelled now, about when the first worker begins with it.
 
-    In microseconds since 1970; None: at any moment. ``parts``: all tasks of the requests, with their models.
+    In microseconds since 1970; None: at any moment. ``tasks``: all those of the requests.
     """
-    at, known = now(session), list(parts)
-    training = _in_training(session, {model.id for _, model in known})
-    tasks: dict[str, list[tuple[Task, Model]]] = {}
-    for task, model in known:
-        tasks.setdefault(task.request_id, []).append((task, model))
+    at, training = now(session), _in_training(session, {task.request_id for task in tasks})
+    by_request: dict[str, list[ModelTask]] = {}
+    for task in tasks:
+        by_request.setdefault(task.request_id, []).append(task)
     begins = {
-        request_id: min(_begins(task, model) for task, model in mine)
-        for request_id, mine in tasks.items()
-        if not any(_has_begun(task, training, at) for task, _ in mine)
+        request_id: min(map(_begins, theirs))
+        for request_id, theirs in by_request.items()
+        if not any(_has_begun(task, training, at) for task in theirs)
     }
     return {request_id: moment if moment > at else None for request_id, moment in begins.items()}
 
 
-def _begins(task: Task, model: Model) -> int:
+def _begins(task: ModelTask) -> int:
     """Return when a worker begins with the task at the earliest, as things stand."""
-    return max(task.not_before, (model.due_at or 0) if task.reason == Reason.AWAITING_BATCH else 0)
+    return max(task.not_before, (task.due_at or 0) if task.reason == Reason.AWAITING_BATCH else 0)
 
 
-def _has_begun(task: Task, training: Collection[str], at: int) -> bool:
+def _has_begun(task: Task | ModelTask, training: Collection[str], at: int) -> bool:
     """Return whether a worker claimed the task, or trains its model anew without the people of such tasks.
 
     ``training``: the ids of the models that are trained. Inside its window, or before its approval, a task's person is
@@ -85,16 +92,13 @@ def _has_begun(task: Task, training: Collection[str], at: int) -> bool:
     return decided and task.model_id in training
 
 
-def _in_training(session: Session, models: Collection[str]) -> frozenset[str]:
-    """Return the ids of those models of which a worker has begun to build a generation."""
-    being_built = Generation.status.in_(("preparing", "candidate"))
-    rows = select(Generation).where(Generation.model_id.in_(models), being_built)
-    generations = session.scalars(rows.execution_options(populate_existing=True))  # a view may have read them unlocked
+def _in_training(session: Session, requests: Collection[str]) -> frozenset[str]:
+    """Return the ids of the models that have a task of these requests and are trained anew by a worker."""
     return frozenset(
-        generation.model_id
-        for generation in generations
-        if (generation.attempts or MEMBERS_FROZEN in (generation.manifest or {}))
-        and not (generation.report or {}).get("dry_run")
+        model_id
+        for some in batches(requests)
+        for model_id, attempts, manifest, report in session.execute(_BEING_BUILT, {"requests": some})
+        if (attempts or MEMBERS_FROZEN in (manifest or {})) and not (report or {}).get("dry_run")
     )
 
 

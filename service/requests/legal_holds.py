@@ -33,6 +33,8 @@ from expunge.service.requests.near_misses import Written
 from expunge.service.requests.reasons import AT_ONCE, Reason, explain, reason_of
 from expunge.service.requests.states import RequestRefused
 from expunge.service.requests.status import locked_tasks, settle
+from expunge.service.requests.still_to_delete import holds_on
+from expunge.service.requests.tasks_with_models import model_tasks
 
 _SERVED = ("preparing", "live", "exhausted")
 
@@ -99,12 +101,11 @@ def _may_retry(task: Task) -> bool:
 def _no_retry(session: Session, request: DeletionRequest, tasks: Sequence[Task]) -> RequestRefused:
     """Return the refusal of a retry, with the ways out of the first reason that blocks the request."""
     code = tasks[0].reason or ""
-    models = {task.id: session.get_one(Model, task.model_id) for task in tasks if task.reason == code}
+    alike = [task for task in model_tasks(session, [request.id]) if task.status == "blocked" and task.reason == code]
     holds: list[str] = []
     if code == Reason.LEGAL_HOLD:
-        held = suppression.holds_on(session, [(request.id, model) for model in models.values()])
-        holds = sorted({hold for each in held.values() for hold in each})
-    why = explain(code, request.id, sorted(model.name for model in models.values()), holds)
+        holds = sorted({hold for kept_by in holds_on(session, alike).values() for hold in kept_by})
+    why = explain(code, request.id, [task.model for task in alike], holds)
     what = f"A retry cannot help. {why['title']} {why['remedy']['action']}"
     return RequestRefused(409, "retry_cannot_help", what, actions=why["actions"])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -55,16 +55,16 @@ class WayOut:
 
     def filled(self, ids: Mapping[str, Sequence[str]]) -> list[WayOut]:
         """Return the step once for each id of its kind; once with the kind in capitals where none is known."""
-        steps = [self]
+        calls = [(self.path, self.command)]
         for kind, values in ids.items():
             slot = f"{{{kind}}}"
-            if slot in self.path + self.command:
-                steps = [
-                    replace(step, path=step.path.replace(slot, value), command=step.command.replace(slot, value))
-                    for step in steps
+            if slot in self.path or slot in self.command:
+                calls = [
+                    (path.replace(slot, value), command.replace(slot, value))
+                    for path, command in calls
                     for value in values or [kind.upper()]
                 ]
-        return steps
+        return [WayOut(self.verb, self.method, path, command, self.scopes, self.body) for path, command in calls]
 
 
 _DECIDE = ((Scope.DELETIONS_DECIDE,), (Scope.DELETIONS_READ,))
@@ -172,6 +172,11 @@ class NamedValue(NamedTuple):
     pattern: str
     also: Scope | None = None
 
+    def may_name(self, value: str, scopes: Collection[str]) -> bool:
+        """Return whether a caller with these scopes may see the value, and it looks as it must."""
+        seen = self.scope in scopes and (self.also is None or self.also in scopes)
+        return seen and re.fullmatch(self.pattern, value) is not None
+
 
 _COUNT, _SEEN_BY_MODELS = r"\d{1,18}", Scope.MODELS_READ
 SLOTS: dict[str, NamedValue] = {
@@ -248,15 +253,8 @@ def filled(text: str, known: Mapping[str, str]) -> str:
 
 def values(facts: Mapping[str, Any] | None, scopes: Collection[str]) -> dict[str, str]:
     """Return those of the facts that a sentence may name to a caller with these scopes, as text."""
-    known = {name: str(value).removesuffix(".") for name, value in (facts or {}).items()}
-    return {
-        name: known[name]
-        for name, slot in SLOTS.items()
-        if name in known
-        and slot.scope in scopes
-        and (slot.also is None or slot.also in scopes)
-        and re.fullmatch(slot.pattern, known[name])
-    }
+    known = {name: str(value).removesuffix(".") for name, value in (facts or {}).items() if name in SLOTS}
+    return {name: value for name, value in known.items() if SLOTS[name].may_name(value, scopes)}
 
 
 def stored(reason: str | None, facts: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
@@ -551,9 +549,11 @@ class Reason(StrEnum):
 
     def says(self, facts: Mapping[str, Any] | None = None, scopes: Collection[str] = ()) -> str:
         """Return the sentence with what the scopes allow to see of the facts."""
-        cause = str((facts or {}).get("cause"))
-        text = next((text for each, text in self.by_cause.items() if each == cause), self.sentence)
-        return filled(text, values(facts, scopes))
+        return filled(self.sentence_of((facts or {}).get("cause")), values(facts, scopes))
+
+    def sentence_of(self, cause: str | None) -> str:
+        """Return the template of the sentence where the reason has this cause."""
+        return next((text for each, text in self.by_cause.items() if each == cause), self.sentence)
 
 
 _FORMERLY = {
@@ -615,12 +615,17 @@ def explain(
     earlier = [seen["earlier"]] if "earlier" in seen else []
     possible = [step for step in reason.steps if earlier or step is not SHOW_REQUEST]
     steps = actions(possible, request=[request_id], model=models, hold=holds, earlier=earlier)
-    return {"reason": reason.value, "title": reason.says(known, scopes), "remedy": remedy, "actions": steps}
+    return {
+        "reason": reason.value,
+        "title": filled(reason.sentence_of(known.get("cause")), seen),
+        "remedy": remedy,
+        "actions": steps,
+    }
 
 
 def actions(steps: Iterable[WayOut], **ids: Sequence[str]) -> list[dict[str, Any]]:
     """Return the steps as JSON with these ids filled in: ``request``, ``model``, ``hold``, ``earlier``."""
-    return [asdict(each) for step in steps for each in step.filled(ids)]
+    return [dict(vars(way)) for step in steps for way in step.filled(ids)]
 
 
 AT_ONCE = 0

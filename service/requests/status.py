@@ -15,12 +15,13 @@ from sqlalchemy.orm.attributes import set_committed_value
 
 from expunge.service.audit import canonical, entry, record_entries, recorded_at
 from expunge.service.infra.db import batches, log_after_commit
-from expunge.service.infra.tables import Certificate, DeletionRequest, Model, Task, Version
+from expunge.service.infra.tables import Certificate, DeletionRequest, Model, Task
 from expunge.service.infra.time import SECOND, rfc_3339
 from expunge.service.infra.tracing import carried
 from expunge.service.requests.reasons import Reason, explain
 from expunge.service.requests.states import Status, derive, stands_alone, step
-from expunge.service.requests.suppression import holds_on
+from expunge.service.requests.still_to_delete import holds_on
+from expunge.service.requests.tasks_with_models import ModelTask, model_tasks
 from expunge.service.requests.webhooks import WebhookEvent, announce, is_wanted
 
 
@@ -259,20 +260,21 @@ def _parts(session: Session, requests: Sequence[DeletionRequest]) -> dict[str, _
     """Return each request's parts: what every model does, the models that block it, and the legal holds."""
     reasons = {request.id: request.reason for request in requests if request.status == Status.BLOCKED}
     parts = {request.id: _Parts([], [], []) for request in requests}
-    blocked: list[tuple[str, Model]] = []
-    for batch in batches(parts):
-        columns = select(Task.request_id, Task.status, Task.reason, Model, Version.number)
-        columns = columns.join(Model, Model.id == Task.model_id).outerjoin(Version, Version.id == Task.version_id)
-        rows = session.execute(columns.where(Task.request_id.in_(batch)).order_by(Model.name))
-        for request_id, status, reason, model, number in rows:
-            part = {"model": model.name, "status": status, "reason": reason, "version": number}
-            parts[request_id].models.append(part)
-            if status == Status.BLOCKED and request_id in reasons and reason == reasons[request_id]:
-                parts[request_id].blocking.append(model.name)
-                blocked.append((request_id, model))
-    on_hold = [(request_id, model) for request_id, model in blocked if reasons[request_id] == Reason.LEGAL_HOLD]
-    for (request_id, _), holds in holds_on(session, on_hold).items():
-        parts[request_id].holds.extend(hold for hold in holds if hold not in parts[request_id].holds)
+    tasks = model_tasks(session, parts)
+    on_hold: list[ModelTask] = []
+    for task in tasks:
+        request = parts[task.request_id]
+        request.models.append(
+            {"model": task.model, "status": task.status, "reason": task.reason, "version": task.version}
+        )
+        if task.status == Status.BLOCKED and task.reason == reasons.get(task.request_id, ""):
+            request.blocking.append(task.model)
+            if task.reason == Reason.LEGAL_HOLD:
+                on_hold.append(task)
+    kept_by = holds_on(session, on_hold)
+    for task in on_hold:
+        holds = parts[task.request_id].holds
+        holds.extend(hold for hold in kept_by[task.id] if hold not in holds)
     return parts
 
 

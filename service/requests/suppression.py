@@ -232,29 +232,41 @@ def related(session: Session, request: DeletionRequest, limit: int = 50) -> list
 
     They are listed and never merged: an unverified request must not delay a verified one.
     """
-    entries = _entries_naming_the_same(request)
-    newest = func.max(entries.c.created_at).desc()
-    query = select(entries.c.request_id).group_by(entries.c.request_id).order_by(newest, entries.c.request_id)
-    return list(session.scalars(query.limit(limit)))
+    return list(session.scalars(_RELATED, {"request": request.id, "most": limit}))
 
 
-def _entries_naming_the_same(request: DeletionRequest) -> Subquery:
-    """Select the entries of other requests that name the same subject, or one of the same samples."""
-    ours, theirs = aliased(SuppressionEntry), aliased(SuppressionEntry)
+def _entries_naming_the_same() -> Subquery:
+    """Select the entries of other requests that name the same subject as ``request``, or one of the same samples."""
     by_name = (
-        select(theirs.request_id, theirs.created_at, theirs.lifted_at)
-        .select_from(ours)
-        .join(theirs, _same(ours, theirs, name))
-        .where(ours.request_id == request.id, theirs.request_id != request.id)
+        select(_THEIRS.request_id, _THEIRS.created_at, _THEIRS.lifted_at)
+        .select_from(_MINE)
+        .join(_THEIRS, _same(_MINE, _THEIRS, name))
+        .where(_MINE.request_id == bindparam("request"), _THEIRS.request_id != bindparam("request"))
         for name in _NAMES
     )
     return union_all(*by_name).subquery()
 
 
+_ALIKE = _entries_naming_the_same().c
+_RELATED = (
+    select(_ALIKE.request_id)
+    .group_by(_ALIKE.request_id)
+    .order_by(func.max(_ALIKE.created_at).desc(), _ALIKE.request_id)
+    .limit(bindparam("most"))
+)
+_STILL_KEPT_OUT = select(func.count(_ALIKE.request_id.distinct())).where(_ALIKE.lifted_at.is_(None))
+
+
 def never_verified(session: Session, request: DeletionRequest) -> bool:
     """Return whether a stranger may have sent the request: it awaits a decision, or ended without being verified."""
-    mine = SuppressionEntry.request_id == request.id
-    return session.scalar(select(exists().where(mine, SuppressionEntry.lifted_reason == Reason.UNVERIFIED))) is True
+    return session.scalar(_UNVERIFIED, {"request": request.id}) is True
+
+
+_UNVERIFIED = select(
+    exists().where(
+        SuppressionEntry.request_id == bindparam("request"), SuppressionEntry.lifted_reason == Reason.UNVERIFIED
+    )
+)
 
 
 def names_with_requests(session: Session, tenant_id: str) -> frozenset[str]:
@@ -307,9 +319,7 @@ def lift_suppression(session: Session, request: DeletionRequest, reason: str) ->
             entry.lifted_at, entry.lifted_reason = at, reason
         record(session, request.tenant_id, "suppression.lifted", request_id=request.id, suppressions=len(entries))
         session.flush()
-    theirs = _entries_naming_the_same(request)
-    left = select(func.count(theirs.c.request_id.distinct())).where(theirs.c.lifted_at.is_(None))
-    return len(entries), session.scalar(left) or 0
+    return len(entries), session.scalar(_STILL_KEPT_OUT, {"request": request.id}) or 0
 
 
 def entries_digest(pepper: Pepper, request_id: str, entries: Iterable[tuple[str | None, str | None]]) -> str:
@@ -435,23 +445,6 @@ def held_by(session: Session, tenant_id: str, generation_id: int) -> dict[str, s
     return found
 
 
-def holds_on(session: Session, parts: Iterable[tuple[str, Model]]) -> dict[tuple[str, str], list[str]]:
-    """Return the ids of the holds in force that keep what a request names in a model, by the ids of the two.
-
-    ``parts``: a request's id and a model, for each pair that is asked about.
-    """
-    by_model: dict[str, tuple[Model, list[str]]] = {}
-    for request_id, model in parts:
-        by_model.setdefault(model.id, (model, []))[1].append(request_id)
-    found: dict[tuple[str, str], list[str]] = {}
-    for model, requests in by_model.values():
-        generation = model.generation_id or 0
-        held = held_by(session, model.tenant_id, generation)
-        for request_id, named in positions(session, model.tenant_id, model.name, generation, requests).items():
-            found[request_id, model.id] = sorted(hold for hold, kept in held.items() if not kept.isdisjoint(named))
-    return found
-
-
 def _in_force(
     session: Session, tenant_id: str, place: tuple[str, int], request_ids: Iterable[str] | None
 ) -> Iterator[tuple[str, str | None, str | None]]:
@@ -462,7 +455,7 @@ def _in_force(
     parts = (
         [session.execute(_IN_FORCE.where(SuppressionEntry.tenant_id == tenant_id))]
         if request_ids is None
-        else (session.execute(_IN_FORCE_OF, {"ids": part}) for part in batches(request_ids))
+        else (session.execute(IN_FORCE_OF, {"ids": part}) for part in batches(request_ids))
     )
     for part in parts:
         for request_id, subject, sample, models, after in part:
@@ -484,7 +477,8 @@ _SINCE = (
     .where(SuppressionEntry.tenant_id == bindparam("tenant"), SuppressionEntry.created_at >= bindparam("since"))
     .where(SuppressionEntry.lifted_at.is_(None), SuppressionEntry.subject_digest.is_not(None))
 )
-_IN_FORCE_OF = _IN_FORCE.where(SuppressionEntry.request_id.in_(bindparam("ids", expanding=True)))
+IN_FORCE_OF = _IN_FORCE.where(SuppressionEntry.request_id.in_(bindparam("ids", expanding=True)))
+"""each entry in force of these requests: request, subject, sample, the request's models, its ``suppress_after``"""
 
 
 def _outstanding(

@@ -69,7 +69,7 @@ SMALL = {
     "deletion_feed": Small(rows=lambda module: module.rows(200, 1000, 50)),
     "example_recipes": Small({"PEOPLE": 2}, lambda module: module.rows(("estimator", "trees"))),
     "fairness": Small({"POSTS": 2, "WARM_UP": 1}),
-    "history": Small({"FINISHED": (40, 80), "TIMES": 1}),
+    "history": Small({"FINISHED": (40, 80), "MODELS": (1, 2), "PEOPLE": (20, 40), "TIMES": 1}),
     "keyed_dropout": Small({"ROUNDS": 1, "STEPS": 1, "BATCH": 8}, drill=False),
     "latency": Small({"POSTS": 2, "STARTS": 1}),
     "many_people": Small(

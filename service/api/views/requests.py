@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
@@ -13,14 +13,15 @@ from expunge.service.access import Caller, Scope
 from expunge.service.api.http.polling import LEAST_SECONDS, retry_after
 from expunge.service.api.problems import not_found
 from expunge.service.api.types import FreeText, Moment
+from expunge.service.api.views.circumstances import circumstances
 from expunge.service.api.views.versions import CLAIMED, GUARANTEE_NOTE, noted
-from expunge.service.certificates import differed, erasing
+from expunge.service.certificates import erasing
 from expunge.service.infra.db import batches
-from expunge.service.infra.tables import DeletionRequest, Generation, Model, Task, Version
-from expunge.service.infra.time import day_after, day_and_time
-from expunge.service.models import done_at, expected, standing
+from expunge.service.infra.tables import DeletionRequest, Version
+from expunge.service.models import expected
 from expunge.service.requests import (
     Accepted,
+    ModelTask,
     Reason,
     Role,
     Status,
@@ -30,8 +31,8 @@ from expunge.service.requests import (
     explain,
     held_elsewhere,
     holds_on,
+    model_tasks,
     never_verified,
-    positions,
     reason_of,
     related,
     suppressed,
@@ -43,7 +44,7 @@ _NOTE = (
     "what the text of the id alone says, and not who is in the data: it looks damaged, or as no id of the models does; "
     "null: no more"
 )
-_GENERATIONS = select(Generation).where(Generation.id.in_(bindparam("ids", expanding=True)))
+_CLAIMED = select(Version.id, *CLAIMED).where(Version.id.in_(bindparam("ids", expanding=True)))
 _OPENING = Field(description="opens the commitment in the audit log and the certificate; it is not stored here")
 
 
@@ -90,6 +91,9 @@ class ModelPart(_Explained):
         description="about when an open part is carried out, by the time that the model's last updates or its training "
         "took; null: not known, or later than that already"
     )
+
+
+_MODEL_PARTS = TypeAdapter(list[ModelPart])
 
 
 class DeletionRequestView(_Explained):
@@ -203,45 +207,14 @@ def request_views(
     session: Session, requests: Sequence[DeletionRequest], scopes: Collection[str] = ()
 ) -> list[DeletionRequestView]:
     """Return the requests with every model's part. ``scopes``: what their reasons may name of a person or a model."""
+    tasks = model_tasks(session, [request.id for request in requests])
     parts: dict[str, list[ModelPart]] = {request.id: [] for request in requests}
-    rows = (
-        select(Task, Model, Version.number, *CLAIMED)
-        .join(Model, Model.id == Task.model_id)
-        .outerjoin(Version, Version.id == Task.version_id)
-        .where(Task.request_id.in_(parts))
-        .order_by(Model.name)
-    )
-    found = session.execute(rows).all()
-    holds = holds_on(
-        session, [(task.request_id, model) for task, model, *_ in found if task.reason == Reason.LEGAL_HOLD]
-    )
-    served = {model.generation_id for task, model, *_ in found if _waits_for_batch(task)}
-    generations = {each.id: each for ids in batches(served) for each in session.scalars(_GENERATIONS, {"ids": ids})}
-    moments = expected(session, [(task, model) for task, model, *_ in found])
-    begins = cancellable(session, [(task, model) for task, model, *_ in found])
-    for task, model, number, *claimed in found:
-        part = ModelPart(
-            model=model.name,
-            status=task.status,
-            samples=task.samples,
-            version=number,
-            method=task.method,
-            guarantee_note=noted(*claimed),
-            scheduled_at=model.due_at if _waits_for_batch(task) else None,
-            expected_at=moments.get(task.id),
-            **explain(
-                task.reason,
-                task.request_id,
-                [model.name],
-                holds.get((task.request_id, model.id), ()),
-                facts=_now(session, task, model, generations.get(model.generation_id), moments.get(task.id)),
-                scopes=scopes,
-            ),
-        )
+    for task, part in zip(tasks, _parts(session, tasks, scopes), strict=True):
         parts[task.request_id].append(part)
-    versions = {task.version_id for task, *_ in found if task.version_id is not None}
+    begins = cancellable(session, tasks)
+    versions = {task.version_id for task in tasks if task.version_id is not None}
     late = erasing(session, versions) if versions else frozenset()
-    waiting = {task.request_id for task, *_ in found if task.version_id in late}
+    waiting = {task.request_id for task in tasks if task.version_id in late}
     views = (_view(request, parts[request.id], _elsewhere(session, request, scopes), scopes) for request in requests)
     return [
         view.model_copy(
@@ -255,41 +228,49 @@ def request_views(
     ]
 
 
-def _now(
-    session: Session, task: Task, model: Model, generation: Generation | None, expected_at: int | None
-) -> dict[str, dict[str, Any]]:
-    """Return the stored facts of the task's reason, and what changes while it waits.
-
-    ``generation``: the served one of a model whose batch the task waits for.
-    """
-    reason, facts = reason_of(task.reason or ""), dict(task.facts or {})
-    known: dict[str, Any] = {}
-    match reason:
-        case Reason.LARGE:
-            named = positions(session, task.tenant_id, model.name, model.generation_id or 0, [task.request_id])
-            known = {"samples": len(named.get(task.request_id, ())), "time": day_and_time(task.not_before)}
-        case Reason.AWAITING_BATCH if model.due_at is not None and generation is not None:
-            done = done_at(generation, model.due_at)
-            known = {"time": day_and_time(model.due_at), "done_by": day_after(done)}
-        case Reason.AWAITING_RETRAIN if expected_at is not None:
-            known = {"time": day_and_time(expected_at)}
-        case Reason.ACCURACY_DROP:
-            current = session.get(Version, model.current_id)
-            known = (
-                {"runs": "two runs of this training differ"} if current is not None and differed(current.claim) else {}
-            )
-        case Reason.AWAITING_CONSUMERS:
-            version = session.get(Version, task.version_id)
-            late = (
-                [] if version is None else [each for each in standing(session, model, version) if _lags(each, version)]
-            )
-            if late and version is not None:
-                known = {"version": version.number, "consumer": late[0]["name"], "served": late[0]["version"]}
-    return facts if reason is None else facts | {reason: facts.get(reason, {}) | known}
+def _parts(session: Session, tasks: Sequence[ModelTask], scopes: Collection[str]) -> list[ModelPart]:
+    """Return the part that each task is of its request."""
+    moments, notes = expected(session, tasks), _notes(session, tasks)
+    holds = holds_on(session, [task for task in tasks if task.reason == Reason.LEGAL_HOLD])
+    now_known = circumstances(session, tasks, moments)
+    parts = (
+        {
+            "model": task.model,
+            "status": task.status,
+            "samples": task.samples,
+            "version": task.version,
+            "method": task.method,
+            "guarantee_note": notes.get(task.version_id),
+            "scheduled_at": task.due_at if task.status == "queued" and task.reason == Reason.AWAITING_BATCH else None,
+            "expected_at": moments.get(task.id),
+        }
+        | explain(
+            task.reason,
+            task.request_id,
+            [task.model],
+            holds.get(task.id, ()),
+            facts=_facts(task, now_known.get(task.id, {})),
+            scopes=scopes,
+        )
+        for task in tasks
+    )
+    return _MODEL_PARTS.validate_python([*parts])  # at once: a request may have a thousand
 
 
-def _lags(consumer: dict[str, Any], version: Version) -> bool:
-    return bool(consumer["version"] < version.number)
+def _notes(session: Session, tasks: Iterable[ModelTask]) -> dict[str | None, str | None]:
+    """Return ``guarantee_note`` of the versions that the tasks were carried out with, by the version's id."""
+    versions = {task.version_id for task in tasks if task.version_id is not None}
+    return {
+        version: noted(*claimed)
+        for ids in batches(versions)
+        for version, *claimed in session.execute(_CLAIMED, {"ids": ids})
+    }
+
+
+def _facts(task: ModelTask, now_known: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the stored facts of the task's reason, and what changes while it waits."""
+    facts, reason = task.facts or {}, None if task.reason is None else reason_of(task.reason)
+    return facts if reason is None else facts | {reason: facts.get(reason, {}) | now_known}
 
 
 def _elsewhere(session: Session, request: DeletionRequest, scopes: Collection[str]) -> dict[str, dict[str, Any]]:
@@ -326,7 +307,7 @@ def _view(
     status = Status(request.status)
     why = explain(request.reason, request.id, facts=facts, scopes=scopes)
     theirs = [part for part in parts if part.reason == why["reason"]]
-    steps = {repr(step): step for part in theirs for step in part.actions}
+    steps = {step.model_dump_json(): step for part in theirs for step in part.actions}
     return DeletionRequestView(
         id=request.id,
         status=status,
@@ -351,10 +332,6 @@ def _view(
 def _may_be_a_strangers(status: Status, reason: str | None) -> bool:
     """Return whether the request may have ended, or wait, without a check that its person sent it."""
     return status in (Status.REJECTED, Status.CANCELLED) or awaits_decision(status, reason)
-
-
-def _waits_for_batch(task: Task) -> bool:
-    return task.status == "queued" and task.reason == Reason.AWAITING_BATCH
 
 
 def _total(samples: Iterable[int | None]) -> int | None:

@@ -228,7 +228,7 @@ class BudgetEntry(Record):
     __tablename__ = "budget_entries"
     __table_args__ = (
         CheckConstraint("budget_cost >= 0", name="budget_cost_not_negative"),
-        Index("ix_budget_entries_generation", "generation_id", "version_id"),
+        Index("ix_budget_entries_generation", "generation_id", "version_id", "budget_cost"),
     )
     id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
     tenant_id: Mapped[str] = mapped_column(Name)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import event, inspect, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.orm import Session
 
 from expunge.service.audit.log import record
 from expunge.service.infra import db, files
@@ -236,14 +239,17 @@ def test_a_look_finds_what_a_session_finds_and_leaves_the_connection_as_it_was(d
             session.add(Lease(name=f"lease {count:02}", owner="me", token=count, expires_at=0))
 
 
-def test_a_connection_of_postgresql_keeps_what_it_has_prepared(database: Database) -> None:
+@pytest.mark.parametrize("scope", [Database.read, Database.looking])
+def test_a_connection_of_postgresql_keeps_what_it_has_prepared(
+    database: Database, scope: Callable[[Database], AbstractContextManager[Session]]
+) -> None:
     if database.dialect != "postgresql":
         pytest.skip("SQLite's driver prepares nothing")
     question = select(Lease.name).order_by(Lease.name)
     for _ in range(8):  # psycopg prepares a statement at its sixth time
-        with database.read() as session:
+        with scope(database) as session:
             session.execute(question).all()
-    with database.read() as session:
+    with scope(database) as session:
         prepared = session.scalars(text("SELECT statement FROM pg_prepared_statements")).all()
     assert any("FROM leases" in statement for statement in prepared)
 

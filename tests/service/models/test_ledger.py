@@ -71,6 +71,16 @@ def test_sixteen_writers_never_overspend_and_the_ledger_adds_up(database: Databa
         assert session.scalar(select(func.sum(BudgetEntry.budget_cost))) == 49
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_the_sum_of_a_generations_ledger_is_read_from_an_index_alone(database: Database) -> None:
+    """Before certificates are signed it is compared with what was spent, however many versions there were."""
+    ledger = select(func.sum(BudgetEntry.budget_cost)).where(BudgetEntry.generation_id == 1)
+    question = ledger.compile(database.engine, compile_kwargs={"literal_binds": True})
+    with database.read() as session:
+        plan = session.execute(text(f"EXPLAIN QUERY PLAN {question}")).all()
+    assert [row.detail.startswith("SEARCH budget_entries USING COVERING INDEX ") for row in plan] == [True]
+
+
 def test_a_charge_that_does_not_fit_changes_nothing(database: Database) -> None:
     generation_id = a_generation(database, budget=10)
     with pytest.raises(Overspent), database.write() as session:
