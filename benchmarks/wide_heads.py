@@ -8,12 +8,12 @@ the one that was asked. There is no other side: a minimiser is what the guarante
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.model import convex
@@ -29,9 +29,9 @@ def rows() -> Iterator[dict[str, Any]]:
         problem = problem_of(spread).double()
         examples, products = problem.recipe.samples.examples(), 0
 
-        def counted(product: Callable[[Tensor], Tensor], b: Tensor, tolerance: float) -> Solution:
+        def counted(*given: Any, **named: Any) -> Solution:
             nonlocal products
-            found = conjugate_gradients(product, b, tolerance)
+            found = conjugate_gradients(*given, **named)
             products += found.iterations
             return found
 

@@ -333,7 +333,8 @@ def _minimised(
         norm = float(here.gradient.norm())
         if norm <= tolerance:
             return w, here
-        residual = min(0.1, max(norm, 0.5 * tolerance / norm))
+        # what a step leaves beside its residual falls with the square of the gradient: so this may be the last one
+        residual = min(0.1, 0.5 * tolerance / norm if norm**2 <= tolerance else norm**0.5)
         step = objective.step(w, here.gradient, residual, quick=quick)
         there, slope = _search(objective, w, step, here, at)
         halved = float(slope.gradient.norm()) <= 0.5 * norm
