@@ -42,6 +42,8 @@ TIGHTEN = (2.0, 64.0, 1024.0)
 most a third of the distance, which registration requires"""
 SINGLE = 1e-5
 """the least relative residual that a solve in float32 is asked for"""
+SINGLE_PRODUCTS = 250
+"""after so many it gains no more by its speed than it loses by its rounding"""
 ROWS_A_WEIGHT = 32
 """rows of a sampled Hessian for each weight: it is then within about a third of the whole one"""
 WHITELIST = (
@@ -232,7 +234,8 @@ class _Objective:
             norm, (scores, y) = float(gradient.norm()), self._single
             product = self._decayed(hessian(self._single_model.curve, scores, w.float(), y))
             side, within = (gradient / norm).float(), max(residual, SINGLE)
-            step = -norm * conjugate_gradients(product, side, within, precondition=self._factor(w)).x.to(w.dtype)
+            solved = conjugate_gradients(product, side, within, SINGLE_PRODUCTS, precondition=self._factor(w))
+            step = -norm * solved.x.to(w.dtype)
             if bool(step.dot(gradient) < 0.0):
                 return step
         return -conjugate_gradients(self.products(w), gradient, residual).x
