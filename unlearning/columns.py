@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from operator import eq
@@ -15,6 +17,8 @@ Value = TypeVar("Value", bound=Hashable)
 Other = TypeVar("Other", bound=Hashable)
 BLOCK = 2**16
 """rows that are Python objects at once"""
+DIGEST = 32
+"""bytes of a SHA-256"""
 
 
 class Column(Sequence[Value], Generic[Value]):
@@ -202,6 +206,20 @@ class Texts(Sequence[str]):
         """Return a number for each row, the same for equal texts, (n,) int64."""
         blocks = (self.encoded(start, start + BLOCK) for start in range(0, len(self), BLOCK))
         return np.fromiter(map(hash, chain.from_iterable(blocks)), dtype=np.int64, count=len(self))
+
+
+def row_digests(rows: Iterable[bytes | memoryview]) -> np.ndarray[Any, Any]:
+    """Return the SHA-256 of each row's bytes, (n, 32) uint8."""
+    digests, sha256 = bytearray(), hashlib.sha256
+    for row in rows:
+        digests += sha256(row).digest()
+    return np.frombuffer(digests, dtype=np.uint8).reshape(-1, DIGEST)
+
+
+def row_bytes(rows: np.ndarray[Any, Any]) -> Iterator[memoryview]:
+    """Yield the bytes of each row (n, ...)."""
+    data, width = memoryview(rows.tobytes()), rows.itemsize * math.prod(rows.shape[1:])
+    return (data[row * width : (row + 1) * width] for row in range(len(rows)))
 
 
 def _same(column: Sequence[Any], other: object) -> bool:
