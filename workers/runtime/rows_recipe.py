@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -127,6 +127,20 @@ class SourceUnits:
         if not isinstance(samples.inputs, Tensor):
             raise TypeError("units are held in memory")
         return [self.by_digest[digest.tobytes()] for digest in samples.inputs[places].numpy()]
+
+    def people_of(self, units: Iterable[Unit]) -> frozenset[tuple[str, ...]]:
+        """Return the people of these units, as requests name them."""
+        numbers: dict[str, list[int]] = {source: [] for source in self.reader.surveys}
+        for source, number in units:
+            numbers[source].append(number)
+        surveys = self.reader.surveys.items()
+        return frozenset().union(
+            *(
+                survey.people.take(torch.tensor(numbers[source])).distinct()
+                for source, survey in surveys
+                if numbers[source]
+            )
+        )
 
     def people(self, unit: Unit) -> tuple[str, ...]:
         """Return the people of a unit, as requests name them."""

@@ -223,16 +223,17 @@ def _judge(line: socket.socket, threads: int) -> None:
     import torch  # noqa: PLC0415
     from safetensors.torch import save  # noqa: PLC0415
 
-    from expunge.workers.runtime.model_tasks import judged  # noqa: PLC0415
+    from expunge.workers.runtime.model_tasks import Judge  # noqa: PLC0415
     from unlearning.types import RecipeError  # noqa: PLC0415
 
     torch.set_num_threads(threads)
+    judge = Judge()
     words, handles = receive(line)
     while words is not None:
         before, reply, answer = time.process_time(), dict[str, Any](), list[int]()
         try:
             torch.manual_seed(words["seed"])
-            facts, tensors = judged(open_files(words["files"], handles), words["order"])
+            facts, tensors = judge(open_files(words["files"], handles), words["order"])
             answer = [seal(save(tensors))]
             reply = {"facts": facts, "score": None}
         except RecipeError as error:

@@ -13,8 +13,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
@@ -33,6 +35,7 @@ from expunge.workers.runtime.model_tasks import (
     EXAMPLES,
     FEATURES,
     FORGOTTEN,
+    IDS,
     IMPORTED,
     KEPT,
     LEARNED,
@@ -59,12 +62,13 @@ from expunge.workers.runtime.worlds import (
     template,
 )
 from expunge.workers.storage.checkpoint_format import encode
+from expunge.workers.storage.manifest import places_of
 from expunge.workers.storage.parts import MadePart
 from expunge.workers.storage.threads import own_threads
 from unlearning.accounting.certificate import Constant, Guarantee
 from unlearning.accounting.world import DeclaredFile, Enclosure, WorldRecord
 from unlearning.bounds.minimiser import AROUND, DRAWN
-from unlearning.columns import Column
+from unlearning.columns import Column, Texts, row_bytes, row_digests
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem, Slot
 from unlearning.model.training import Whole
@@ -194,12 +198,14 @@ class WorldModel:
     """the files that are published with the model"""
     _imported: Mapping[str, Tensor] = field(default_factory=dict)
     """the weights from elsewhere, for a judge"""
-    _numbers: dict[bytes, int] = field(default_factory=dict)
-    """the number of each sample, by its digest"""
+    _contents: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty((0, 32), dtype=np.uint8))
+    """a digest of each sample that the recipe made, (n, 32) uint8"""
     _head: Mapping[str, Any] | None = None
     """what a judge is told of the linear head; None: the model has none"""
     _objective: Mapping[str, Tensor] = field(default_factory=dict)
     """of the linear head: features, targets and weights"""
+    _objective_of_judge: Mapping[str, Tensor] | None = None
+    """what the judge was handed last"""
     _metric: str | None = None
     recorded: bool = False
     """the recipe gives the steps of the training elsewhere"""
@@ -211,7 +217,7 @@ class WorldModel:
     @property
     def count(self) -> int:
         """How many samples the recipe made."""
-        return len(self._numbers)
+        return len(self._contents)
 
     @property
     def features(self) -> int:
@@ -239,7 +245,7 @@ class WorldModel:
             self.brings_holdout, self.recorded = bool(facts["holdout"]), bool(facts["recorded"])
             self._objective = {name: tensors[name] for name in (FEATURES, TARGETS, WEIGHT, START) if name in tensors}
             if self._head is not None and self._head["steps"] is not None:
-                tensors["contents"] = self._contents_of_steps(facts)
+                tensors["contents"] = self._contents_of_steps(facts, tensors)
             files = {name: value for name, value in tensors.items() if name.startswith(BESIDE)}
             self.beside = {name.removeprefix(BESIDE): value.numpy().tobytes() for name, value in files.items()}
             if self.beside:
@@ -431,8 +437,11 @@ class WorldModel:
         owners = Column(tensors["codes"], people)
         if len(owners) and not 0 <= int(owners.codes.min()) <= int(owners.codes.max()) < len(people):
             raise ValueError("samples of people who are not named")
-        silent = sorted({self.units.people(unit) for unit in self.staying} - owners.distinct())
-        ids = [*map(str, facts["ids"]), *map(silent_id, silent)]
+        if contents.dtype != torch.uint8 or contents.shape[1:] != (32,):
+            raise ValueError("digests that are none")
+        silent = sorted(self.units.people_of(self.staying) - owners.distinct())
+        ids = _ids(tensors)
+        ids = Texts.joined([ids, Texts.of(map(silent_id, silent))])
         owners = Column.joined([owners, Column.of(silent)])
         samples = Samples(
             ids,
@@ -440,7 +449,7 @@ class WorldModel:
             torch.cat([contents, torch.zeros(len(silent), 32, dtype=torch.uint8)]),
             torch.zeros(len(ids), dtype=torch.int64),
         )
-        self._numbers = {row.tobytes(): number for number, row in enumerate(contents.numpy())}
+        self._contents = contents.numpy()
         nobody = self._objective[FEATURES][:0] if self._head else torch.zeros(0, 32, dtype=torch.uint8)
         return RecipeOfUnits(
             samples=samples,
@@ -454,8 +463,7 @@ class WorldModel:
 
     def _numbered(self, examples: Examples) -> dict[str, Tensor]:
         """Return the number, position and holder of each sample that the recipe made."""
-        numbers = [self._numbers.get(row.tobytes(), -1) for row in examples.inputs.cpu().numpy()]
-        chosen = torch.tensor(numbers, dtype=torch.int64)
+        chosen = torch.from_numpy(places_of(self._contents, examples.inputs.cpu().numpy()))
         real = chosen >= 0
         return {
             "numbers": chosen[real],
@@ -485,7 +493,7 @@ class WorldModel:
             "training": linear_training(head),
         }
 
-    def _contents_of_steps(self, facts: Mapping[str, Any]) -> Tensor:
+    def _contents_of_steps(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Tensor:
         """Return a digest of each sample, (n, 32) uint8: of its features, and of all that steps on these follow from.
 
         A bound of repeated steps is about the features and the start of the first training. No code of the recipe says
@@ -494,12 +502,10 @@ class WorldModel:
         objective = self._objective
         shared = json.dumps(facts["head"], sort_keys=True).encode() + _bytes_of(objective[START])
         rows = [objective[name] for name in (FEATURES, TARGETS, WEIGHT) if name in objective]
-        digests = bytearray()
-        for number, id in enumerate(facts["ids"]):
-            digest = hashlib.sha256(hashlib.sha256(shared).digest())
-            digest.update(b"".join(_bytes_of(row[number]) for row in rows) + str(id).encode())
-            digests += digest.digest()
-        return torch.frombuffer(digests, dtype=torch.uint8).reshape(-1, 32)
+        head, ids = hashlib.sha256(shared).digest(), _ids(tensors)
+        parts = (row_bytes(values.contiguous().numpy()) for values in rows)
+        digests = row_digests(map(b"".join, zip(repeat(head, len(ids)), *parts, ids.encoded(0, len(ids)), strict=True)))
+        return torch.from_numpy(digests)
 
     def _compute(
         self,
@@ -522,8 +528,10 @@ class WorldModel:
         about = {"head": self._head, "metric": self._metric, **words}
         measures = reads_apart and (self.brings_holdout or any(self.aside.values()))
         apart = {APART: self._features_apart} if measures else {}
+        objective = {} if self._objective_of_judge is self._objective else {OBJECTIVE: self._objective}
         try:
-            return self._ask(self._judge, task, about, {OBJECTIVE: self._objective, **apart, **files})
+            self._objective_of_judge = self._objective
+            return self._ask(self._judge, task, about, {**objective, **apart, **files})
         except Refused:
             self.close()  # another method may be tried next, in a world of its own
             raise
@@ -627,6 +635,11 @@ class WorldModel:
     def _blocks(self) -> BlockMaker:
         surroundings = surroundings_of(self.recipe, self.device)
         return BlockMaker(self.recipe, self.units.reader, self.parts, surroundings, self.used)
+
+
+def _ids(tensors: Mapping[str, Tensor]) -> Texts:
+    """Return the ids of the samples that a world described. Raises KeyError, TypeError, ValueError."""
+    return Texts.read(*(tensors[name].numpy() for name in IDS))
 
 
 def silent_id(people: Sequence[str]) -> str:

@@ -332,7 +332,7 @@ class DigestDiff:
 
 def compared(now: SampleDigests, then: SampleDigests) -> DigestDiff:
     """Find samples again by their digests, and count those that are missing or have other content."""
-    here = _places(now.samples, then.samples)
+    here = places_of(now.samples, then.samples)
     there = here >= 0
     changed = (now.contents[here[there]] != then.contents[there]).any(axis=1)
     return DigestDiff(torch.from_numpy(here), int((~there).sum()), int(changed.sum()))
@@ -340,10 +340,10 @@ def compared(now: SampleDigests, then: SampleDigests) -> DigestDiff:
 
 def is_among(digests_here: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> Tensor:
     """Return a mask (n,) bool: which digests (n, 32) are among these (m, 32)."""
-    return torch.from_numpy(_places(wanted, digests_here) >= 0)
+    return torch.from_numpy(places_of(wanted, digests_here) >= 0)
 
 
-def _places(among: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def places_of(among: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return where each digest of ``wanted`` (m, 32) lies ``among`` (n, 32), (m,) int64; -1 where it does not."""
     keys, goals = (np.ascontiguousarray(each[:, :8]).view(np.uint64).reshape(-1) for each in (among, wanted))
     order = np.argsort(keys, kind="stable")

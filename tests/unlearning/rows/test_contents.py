@@ -105,7 +105,7 @@ def table_of_cells(folder: Path) -> None:
 
 
 def test_the_digests_are_those_that_databases_hold(tmp_path: Path) -> None:
-    """The constants were computed before rows were digested by blocks: other digests would make every sample another one."""
+    """The constants were computed before rows were digested by blocks; others would make every sample another one."""
     table_of_cells(tmp_path)
     by_person = read_source(table("t.parquet", person="who"), tmp_path).units("rows")
     by_row = read_source(table("t.parquet", person="who", id="id"), tmp_path).units("rows")

@@ -96,8 +96,8 @@ def test_digests_that_begin_alike_are_told_apart() -> None:
     among[:, 31] = [3, 1, 4, 1, 5]
     wanted = np.zeros((4, 32), dtype=np.uint8)
     wanted[:, 31] = [5, 9, 3, 4]
-    assert manifest._places(among, wanted).tolist() == [4, -1, 0, 2]
-    assert manifest._places(among[:0], wanted).tolist() == [-1] * 4
+    assert manifest.places_of(among, wanted).tolist() == [4, -1, 0, 2]
+    assert manifest.places_of(among[:0], wanted).tolist() == [-1] * 4
 
 
 def test_who_is_named_is_a_sample_or_one_of_its_people() -> None:
