@@ -132,8 +132,8 @@ def _read(line: socket.socket, order: Mapping[str, Any], handles: Sequence[int])
         try:
             if words["kind"] == "survey":
                 opened = _open_sources(order, tables)
-                files: list[int] = []
-                reply = {name: _survey(source) for name, source in opened.items()}
+                reply = {name: source.units.people.values for name, source in opened.items()}
+                files = [seal(_survey(source)) for source in opened.values()]
             elif words["kind"] == "rows":
                 reply, files = _hand_over(opened, words, order["most"])
             else:
@@ -162,20 +162,27 @@ def _open_sources(order: Mapping[str, Any], tables: Mapping[str, memoryview]) ->
     return opened
 
 
-def _survey(opened: _Opened) -> dict[str, Any]:
-    """Return who is in a source: for each unit its people, id, digest, count of rows, and whether it is kept apart."""
+def _survey(opened: _Opened) -> bytes:
+    """Return, as tensors, of each unit of a source its people, id, digest, count of rows, and whether it is kept apart.
+
+    People are numbers here.
+    """
+    from safetensors.numpy import save  # noqa: PLC0415
+
     from unlearning.rows import is_aside  # noqa: PLC0415
 
     units, share = opened.units, opened.reading.source.aside
     apart = units.people.where(lambda people: is_aside(people, share, opened.salt, "aside"))
-    return {
-        "people": units.people.values,
-        "codes": units.people.codes.tolist(),
-        "ids": [*units.ids],
-        "digests": units.digests.tobytes().hex(),
-        "counts": units.counts.tolist(),
-        "aside": apart.tolist(),
-    }
+    return save(
+        {
+            "people": units.people.codes.numpy(),
+            "ids": units.ids.data,
+            "ends": units.ids.ends,
+            "digests": units.digests,
+            "counts": units.counts,
+            "aside": apart.numpy(),
+        }
+    )
 
 
 def _hand_over(opened: Mapping[str, _Opened], words: Mapping[str, Any], most: int) -> tuple[dict[str, Any], list[int]]:

@@ -107,11 +107,12 @@ class Changed:
     changed: int
 
 
-def given(pepper: Pepper, tenant_id: str, samples: Samples) -> SampleDigests:
-    """Return the digests of every sample of the recipe, in its order."""
+def given(pepper: Pepper, tenant_id: str, samples: Samples, names: np.ndarray[Any, Any] | None = None) -> SampleDigests:
+    """Return the digests of every sample of the recipe, in its order. ``names``: those of their ids, where known."""
     parts = zip(*(torch.split(part, BLOCK) for part in (samples.rows.inputs, samples.rows.targets)), strict=True)
     contents = (digests(pepper, "content", tenant_id, _messages(*part)) for part in parts)
-    return SampleDigests(named(pepper, tenant_id, samples), _rows(contents, len(samples)))
+    names = named(pepper, tenant_id, samples) if names is None else names
+    return SampleDigests(names, _rows(contents, len(samples)))
 
 
 def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granularity) -> SampleIndex:
