@@ -23,6 +23,7 @@ from torch import Tensor
 import expunge
 from expunge.service.infra.pseudonyms import Pepper, digest, digests, subject_digest
 from expunge.service.infra.tables import HoldoutPerson, Membership, Removal, SuppressionEntry
+from expunge.service.models import memberships_changed
 from unlearning.accounting.policy import Granularity
 from unlearning.columns import BLOCK, Column
 from unlearning.recipe import Recipe, Samples, everyone, holdout_people
@@ -247,32 +248,77 @@ def holdout_rows(pepper: Pepper, tenant_id: str, generation_id: int, recipe: Rec
     return [{"generation_id": generation_id, "subject_digest": person} for person in people]
 
 
+class _Reading:
+    """Membership rows that are read a part at a time."""
+
+    def __init__(self) -> None:
+        self._positions: list[int] = []
+        self._digests = bytearray(), bytearray()
+        self._names: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        self._codes: tuple[list[int], list[int]] = ([], [])
+
+    def add(
+        self,
+        positions: Iterable[int],
+        samples: Sequence[str],
+        contents: Sequence[str],
+        holders: Sequence[str],
+        subjects: Sequence[str],
+    ) -> None:
+        """Take some rows, by columns. Raises ValueError where a digest is none."""
+        self._positions.extend(positions)
+        for data, texts in zip(self._digests, (samples, contents), strict=True):
+            data.extend(bytes.fromhex("".join(texts)))
+        for names, places, codes in zip((holders, subjects), self._names, self._codes, strict=True):
+            codes.extend([places.setdefault(name, len(places)) for name in names])
+
+    def add_lines(self, lines: Sequence[str]) -> None:
+        """Take some rows as the lines that versions commit to. Raises ValueError where one is no such line."""
+        fields = "|".join(lines).split("|")
+        positions, subjects, samples, contents, holders = (fields[place::5] for place in range(5))
+        self.add(map(int, positions), samples, contents, holders, subjects)
+
+    def index(self) -> SampleIndex:
+        """Return the samples by position; one of several people was a row for each."""
+        read, of_holders, of_subjects = (np.array(column, dtype=np.int64) for column in (self._positions, *self._codes))
+        order = np.argsort(read, kind="stable")
+        at = read[order]
+        starts = np.flatnonzero(np.diff(at, prepend=-1))
+        subjects = _several(of_subjects[order], starts, tuple(self._names[1]))
+        first = order[starts]
+        samples, contents = (_rows([data], len(read))[first] for data in self._digests)
+        holders_column = Column(torch.from_numpy(of_holders[first]), tuple(self._names[0]))
+        return SampleIndex(samples, contents, torch.from_numpy(at[starts]), subjects, holders_column)
+
+
 def places(session: Session, generation_id: int) -> SampleIndex:
     """Return the manifest of a generation, by position."""
     table = Membership.__table__.c
     columns = (table.position, table.sample_digest, table.content_digest, table.holder, table.subject_digest)
-    query = select(*columns).where(table.generation_id == generation_id)
+    query = select(*columns).where(table.generation_id == generation_id).execution_options(yield_per=BLOCK)
+    reading = _Reading()
     # the connection gives plain rows; the session would look for entities in each of them
-    ordered = query.order_by(table.position).execution_options(yield_per=BLOCK)  # as the index has them
-    read = session.connection().execute(ordered)
-    positions: list[int] = []
-    digests_read = bytearray(), bytearray()
-    known: tuple[dict[str, int], dict[str, int]] = ({}, {})
-    codes: tuple[list[int], list[int]] = ([], [])
-    for part in read.partitions():
+    for part in session.connection().execute(query).partitions():
         flat = list(chain.from_iterable(part))  # zip(*part) takes a row from each of many iterators, far apart
-        some, named, content, *people_here = (flat[place :: len(columns)] for place in range(len(columns)))
-        positions.extend(some)
-        digests_read[0].extend(bytes.fromhex("".join(named)))
-        digests_read[1].extend(bytes.fromhex("".join(content)))
-        for names, places_of, coded in zip(people_here, known, codes, strict=True):
-            coded.extend(places_of.setdefault(name, len(places_of)) for name in names)
-    at, of_holders, of_subjects = (np.array(column, dtype=np.int64) for column in (positions, *codes))
-    first = np.flatnonzero(np.diff(at, prepend=-1))  # a sample of several people has a row for each
-    subjects = _several(of_subjects, first, tuple(known[1]))
-    samples, contents = (_rows([data], len(positions))[first] for data in digests_read)
-    holders_column = Column(torch.from_numpy(of_holders[first]), tuple(known[0]))
-    return SampleIndex(samples, contents, torch.from_numpy(at[first]), subjects, holders_column)
+        reading.add(*(flat[place :: len(columns)] for place in range(len(columns))))
+    return reading.index()
+
+
+def places_as_committed(session: Session, pepper: Pepper, generation_id: int) -> SampleIndex | None:
+    """Return the same, of rows that versions commit to; None where one was changed, removed or added.
+
+    Each row is read once.
+    """
+    reading, refused = _Reading(), list[ValueError]()
+
+    def see(lines: Sequence[str]) -> None:
+        try:
+            reading.add_lines(lines)
+        except ValueError as error:  # a line that was changed may be anything; its block tells
+            refused.append(error)
+
+    changed = memberships_changed(session, pepper, generation_id, see)
+    return None if changed or refused else reading.index()
 
 
 def _several(

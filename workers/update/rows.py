@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from torch import Tensor
 
 from expunge.service.infra.pseudonyms import digests
-from expunge.service.models import FORGOTTEN, MEMBERSHIPS, marks_changed, memberships_changed
+from expunge.service.models import FORGOTTEN, MEMBERSHIPS, marks_changed
 from expunge.service.queue import Blocked, forgotten
 from expunge.service.requests import Reason
 from expunge.workers.runtime.build import staying_aside
@@ -89,10 +89,9 @@ def samples_of_update(
     """
     world_model = bench.required_world_model
     with storage.database.snapshot() as session:
-        differs = _differing(session, storage, job.generation_id)
-        if differs is not None:
-            return Blocked(Reason.TABLES_DIFFER, {"table": differs})
-        places = manifest.places(session, job.generation_id)
+        places = _as_committed(session, storage, job.generation_id)
+        if isinstance(places, Blocked):
+            return places
         gone = forgotten(session, job.generation_id).union(before)
         held_out = manifest.held_out(session, job.tenant_id, job.generation_id)
     world_model.aside = staying_aside(storage.pepper, job.tenant_id, world_model.units, held_out.issuperset)
@@ -211,10 +210,10 @@ def rows_of_update(
 ) -> RowsOfUpdate | Blocked:
     """Find what an update retains, without the positions that are ``going``, and set by whom it is scored."""
     with storage.database.snapshot() as session:
-        differs = _differing(session, storage, generation_id)
-        if differs is not None:
-            return Blocked(Reason.TABLES_DIFFER, {"table": differs})
-        places, gone = manifest.places(session, generation_id), forgotten(session, generation_id)
+        places = _as_committed(session, storage, generation_id)
+        if isinstance(places, Blocked):
+            return places
+        gone = forgotten(session, generation_id)
         held_out = manifest.held_out(session, tenant_id, generation_id)
     leaving = torch.tensor(sorted(gone.union(going)), dtype=torch.int64)
     wanted = places.take(~torch.isin(places.at, leaving))
@@ -234,8 +233,9 @@ def rows_of_update(
     return RowsOfUpdate(examples, difference.missing, difference.changed)
 
 
-def _differing(session: Session, storage: Storage, generation_id: int) -> str | None:
-    """Return which table is not what the log commits to; None where both are."""
+def _as_committed(session: Session, storage: Storage, generation_id: int) -> manifest.SampleIndex | Blocked:
+    """Return the manifest, by position, where both tables are what the log commits to."""
     if marks_changed(session, storage.pepper, generation_id):
-        return FORGOTTEN
-    return MEMBERSHIPS if memberships_changed(session, storage.pepper, generation_id) else None
+        return Blocked(Reason.TABLES_DIFFER, {"table": FORGOTTEN})
+    places = manifest.places_as_committed(session, storage.pepper, generation_id)
+    return Blocked(Reason.TABLES_DIFFER, {"table": MEMBERSHIPS}) if places is None else places

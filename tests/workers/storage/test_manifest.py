@@ -11,6 +11,7 @@ import torch
 import unlearning as ul
 from expunge.service.infra.pseudonyms import Pepper, content_digest, digest, digests, sample_digest, subject_digest
 from expunge.service.infra.tables import Generation
+from expunge.service.models import block_rows, write_blocks
 from expunge.workers.storage import manifest
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.policy import Granularity
@@ -75,9 +76,15 @@ def test_what_is_written_is_read_back_by_position(world: World, granularity: Gra
             manifest.write(session, manifest.rows(generation_id, start, block))
     with world.database.read() as session:
         read = manifest.places(session, generation_id)
-    assert read.at.tolist() == list(range(COUNT - 1))
-    assert np.array_equal(read.samples, kept.samples) and np.array_equal(read.contents, kept.contents)
-    assert read.subjects == kept.subjects and read.holders == kept.holders
+        assert manifest.places_as_committed(session, PEPPER, generation_id) is None, "rows that no version commits to"
+    with world.database.write() as session:
+        write_blocks(session, block_rows(session, PEPPER, generation_id))
+    with world.database.read() as session:
+        once = manifest.places_as_committed(session, PEPPER, generation_id)
+    for index in (read, once):
+        assert index is not None and index.at.tolist() == list(range(COUNT - 1))
+        assert np.array_equal(index.samples, kept.samples) and np.array_equal(index.contents, kept.contents)
+        assert index.subjects == kept.subjects and index.holders == kept.holders
 
 
 def test_samples_are_found_again_in_any_order_and_counted_where_they_are_not() -> None:
