@@ -7,7 +7,7 @@ ignored, forgotten ones may be missing, retained ones must be there unchanged.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -139,9 +139,7 @@ def named(pepper: Pepper, tenant_id: str, samples: Samples) -> np.ndarray[Any, A
 
 def subjects_of(pepper: Pepper, tenant_id: str, samples: Samples) -> Column[tuple[str, ...]]:
     """Return the digests of each sample's people, in order."""
-    names = list(dict.fromkeys(chain.from_iterable(samples.people.values)))
-    found = HexColumn(_rows([digests(pepper, "subject", tenant_id, (name.encode() for name in names))], len(names)))
-    known = dict(zip(names, found, strict=True))
+    known = _digests_of_people(pepper, tenant_id, dict.fromkeys(chain.from_iterable(samples.people.values)))
     return samples.people.map(lambda people: tuple(sorted(map(known.__getitem__, people))))
 
 
@@ -237,9 +235,12 @@ def _copy(session: Session, columns: Mapping[str, np.ndarray[Any, Any]]) -> None
 
 def digests_of_people(pepper: Pepper, tenant_id: str, recipe: Recipe) -> dict[str, str]:
     """Return the digest of every person of the recipe, its holdout's too, by their id."""
-    names = list(everyone(recipe))
-    found = HexColumn(_rows([digests(pepper, "subject", tenant_id, (name.encode() for name in names))], len(names)))
-    return dict(zip(names, found, strict=True))
+    return _digests_of_people(pepper, tenant_id, everyone(recipe))
+
+
+def _digests_of_people(pepper: Pepper, tenant_id: str, people: Collection[str]) -> dict[str, str]:
+    found = digests(pepper, "subject", tenant_id, (name.encode() for name in people)).hex()
+    return {name: found[place * TEXT.itemsize : (place + 1) * TEXT.itemsize] for place, name in enumerate(people)}
 
 
 def holdout_rows(pepper: Pepper, tenant_id: str, generation_id: int, recipe: Recipe) -> list[dict[str, Any]]:
