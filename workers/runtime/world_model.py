@@ -91,6 +91,8 @@ from unlearning.types import (
 
 ORDERS = 3
 """of one world: an update asks for the description, the update itself and its accuracy; of a person's samples rarely"""
+JUDGED_ORDERS = 2
+"""of one where a judge does all else: the description, and the features of people who are kept apart"""
 SEED = seed_of(Whole())
 """of every generator, as where the recipe trains by itself in one piece"""
 
@@ -192,6 +194,8 @@ class WorldModel:
     """why methods cannot follow it, and what to do instead"""
     used: dict[str, MadePart] = field(default_factory=dict)
     """what was mapped of the rows, by key, without its data"""
+    orders: int = ORDERS
+    """how many a world is made for; a further one is given to another world"""
     imports: bool = False
     """it is described for the first version of a model that was trained elsewhere"""
     beside: Mapping[str, bytes] = field(default_factory=dict)
@@ -593,13 +597,13 @@ class WorldModel:
             made = make_world(
                 "model",
                 self.recipe.code,
-                ORDERS,
+                self.orders,
                 opened=open_public_files(self.recipe, imports=self.imports),
                 closed=self.recipe.closed,
                 threads=int(own_threads()),
                 progress=look_on,
             )
-            self._world = _OpenWorld(stack, stack.enter_context(made), ORDERS)
+            self._world = _OpenWorld(stack, stack.enter_context(made), self.orders)
         self._world.left -= 1
         return self._world.ask
 
@@ -623,7 +627,8 @@ class WorldModel:
         """Return the rows of these units, which are open until the readers end."""
         key = tuple(sorted(units))
         if key not in self._rows:
-            self.close()  # functions of rows are called in worlds of their own, and a template makes one at once
+            if self.recipe.maps:  # their functions are called in other worlds, and a template makes one at once
+                self.close()
             numbers: dict[str, list[int]] = {source: [] for source in self.recipe.sources}
             for source, number in key:
                 numbers[source].append(number)

@@ -22,7 +22,7 @@ from expunge.service.requests import Reason
 from expunge.workers.runtime.build import staying_aside
 from expunge.workers.runtime.model import OpenModel, described
 from expunge.workers.runtime.rows_recipe import MOST_GONE, SourceUnits, Unit
-from expunge.workers.runtime.world_model import silent_id
+from expunge.workers.runtime.world_model import JUDGED_ORDERS, silent_id
 from expunge.workers.storage import Storage, manifest
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
@@ -95,6 +95,8 @@ def samples_of_update(
         gone = forgotten(session, job.generation_id).union(before)
         held_out = manifest.held_out(session, job.tenant_id, job.generation_id)
     world_model.aside = staying_aside(storage.pepper, job.tenant_id, world_model.units, held_out.issuperset)
+    if guarantee in (Guarantee.PROVED, Guarantee.ESTIMATED):  # none of them is claimed but on a judge's word
+        world_model.orders = JUDGED_ORDERS
     if world_model.imports:  # an update of the first version: it starts from what was imported, and imports nothing
         world_model.close()
         world_model.imports = False

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 
 from expunge.workers.check.checks import check
+from expunge.workers.runtime import world_model
+from expunge.workers.runtime.world import Code
+from expunge.workers.runtime.worlds import make_world
 from tests.workers.rows.data import EVERYBODY, forget, lay_out, rows_of, trained_on
 from tests.workers.worlds import World
 
@@ -82,6 +86,24 @@ def test_a_deletion_is_proved_though_the_scaler_moves(world: World, folder: Path
     assert (head.number, head.claim["guarantee"], head.claim["world"]["walls"]) == (4, "proved", "new root")
     assert any("bound" in sentence for sentence in head.claim["checked"])
     assert head.holdout_accuracy is not None
+
+
+def test_a_proved_update_makes_one_world_of_two_parts(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One part describes the samples, one the people kept apart; a third would be forked for nothing."""
+    lay_out(folder, recipe=PLAIN)
+    world = world.configured(recipes=folder)
+    model_id = world.live("rows", "newton", max_distance=CAP, noise_std=0.01)
+    counts: list[int] = []
+
+    def counted(job: str, code: Code, count: int, **more: Any) -> Any:
+        counts.append(count)
+        return make_world(job, code, count, **more)
+
+    monkeypatch.setattr(world_model, "make_world", counted)
+    forget(world, model_id, trained_on(world)[0])
+    assert counts == [2]
 
 
 PATCHES = """
