@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from operator import eq
@@ -15,6 +17,8 @@ Value = TypeVar("Value", bound=Hashable)
 Other = TypeVar("Other", bound=Hashable)
 BLOCK = 2**16
 """rows that are Python objects at once"""
+DIGEST = 32
+"""bytes of a SHA-256"""
 
 
 class Column(Sequence[Value], Generic[Value]):
@@ -174,6 +178,30 @@ class Texts(Sequence[str]):
             data[filled[0] : filled[-1]] = self.data[np.arange(filled[0], filled[-1]) + shift]
         return Texts(data, ends)
 
+    @classmethod
+    def joined(cls, columns: Sequence[Texts]) -> Texts:
+        """Return the column of the rows of these, one column after the other."""
+        lengths = np.concatenate([np.diff(column.ends) for column in columns])
+        data = [column.data[column.ends[0] : column.ends[-1]] for column in columns]
+        return cls(np.concatenate(data), np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]))
+
+    @classmethod
+    def read(cls, data: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> Texts:
+        """Return the column of what another process says it is. Raises ValueError where it is none."""
+        if data.dtype != np.uint8 or ends.dtype != np.int64 or data.ndim != 1 or ends.ndim != 1 or not len(ends):
+            raise ValueError("no texts")
+        if ends[0] != 0 or ends[-1] != len(data) or bool((np.diff(ends) < 0).any()):
+            raise ValueError("the ends of texts do not rise to the end of their bytes")
+        starts = ends[:-1][np.diff(ends) > 0]
+        data.tobytes().decode()
+        if bool((data[starts] & 0xC0 == 0x80).any()):
+            raise ValueError("a text begins within a character")
+        return cls(data, ends)
+
+    def same(self, other: Texts) -> bool:
+        """Return whether both hold the same texts in the same order."""
+        return np.array_equal(self.ends, other.ends) and np.array_equal(self.data, other.data)
+
     def plain(self) -> bool:
         """Return whether every text is printable ASCII and has no space at an end. No text may be empty."""
         first, last = self.data[self.ends[:-1]], self.data[self.ends[1:] - 1]
@@ -202,6 +230,20 @@ class Texts(Sequence[str]):
         """Return a number for each row, the same for equal texts, (n,) int64."""
         blocks = (self.encoded(start, start + BLOCK) for start in range(0, len(self), BLOCK))
         return np.fromiter(map(hash, chain.from_iterable(blocks)), dtype=np.int64, count=len(self))
+
+
+def row_digests(rows: Iterable[bytes | memoryview]) -> np.ndarray[Any, Any]:
+    """Return the SHA-256 of each row's bytes, (n, 32) uint8."""
+    digests, sha256 = bytearray(), hashlib.sha256
+    for row in rows:
+        digests += sha256(row).digest()
+    return np.frombuffer(digests, dtype=np.uint8).reshape(-1, DIGEST)
+
+
+def row_bytes(rows: np.ndarray[Any, Any]) -> Iterator[memoryview]:
+    """Yield the bytes of each row (n, ...) of an array in order of rows (C)."""
+    data, width = rows.reshape(-1).view(np.uint8).data, rows.itemsize * math.prod(rows.shape[1:])
+    return (data[row * width : (row + 1) * width] for row in range(len(rows)))
 
 
 def _same(column: Sequence[Any], other: object) -> bool:

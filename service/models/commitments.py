@@ -12,9 +12,10 @@ that a row is there unchanged, and also that none is there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, product
+from itertools import chain, groupby, product
+from operator import itemgetter
 from typing import TypeAlias
 
 from sqlalchemy import ColumnElement, String, bindparam, cast, delete, func, insert, literal, select
@@ -159,9 +160,15 @@ def _committed(
     return Committed(generation.id, tables, memberships, marks)
 
 
-def memberships_changed(session: Session, pepper: Pepper, generation_id: int) -> bool:
-    """Return whether any membership row of a generation was changed, removed or added. Every row is read."""
-    return _stored(session, generation_id, SUBJECT) != dict(_computed(session, pepper, generation_id, SUBJECT))
+def memberships_changed(
+    session: Session, pepper: Pepper, generation_id: int, see: Callable[[Sequence[str]], object] = len
+) -> bool:
+    """Return whether any membership row of a generation was changed, removed or added. Every row is read.
+
+    ``see``: is shown the rows, some at a time and ordered by person, as the lines that ``member_line`` makes.
+    """
+    computed = dict(_computed(session, pepper, generation_id, SUBJECT, see))
+    return _stored(session, generation_id, SUBJECT) != computed
 
 
 def marks_changed(session: Session, pepper: Pepper, generation_id: int) -> bool:
@@ -314,8 +321,10 @@ def _block(pepper: Pepper, generation_id: int, by: str, prefix: str, lines: Iter
     return rows_digest(pepper, f"{MEMBERSHIPS}/{by}/{prefix}", generation_id, lines)
 
 
-def _computed(session: Session, pepper: Pepper, generation_id: int, by: str) -> Iterator[tuple[str, str]]:
-    """Yield the digest of each block by its prefix, from the rows; of empty blocks too.
+def _computed(
+    session: Session, pepper: Pepper, generation_id: int, by: str, see: Callable[[Sequence[str]], object] = len
+) -> Iterator[tuple[str, str]]:
+    """Yield the digest of each block by its prefix, from the rows; of empty blocks too. ``see`` is shown the lines.
 
     A row whose name is no digest makes a block that is stored nowhere.
     """
@@ -325,9 +334,17 @@ def _computed(session: Session, pepper: Pepper, generation_id: int, by: str) -> 
     rows = select(column, _MEMBER).where(mine).order_by(column, Membership.position, Membership.subject_digest)
     # the connection gives plain rows; the session would look for entities in each of them
     read = session.connection().execute(rows.execution_options(yield_per=_AT_ONCE))
+
+    def prefixed() -> Iterator[tuple[str, str]]:
+        for part in read.partitions():
+            flat = list(chain.from_iterable(part))
+            names, lines = flat[::2], flat[1::2]
+            see(lines)
+            yield from zip([name[:digits] for name in names], lines, strict=True)
+
     found = {
-        prefix: _block(pepper, generation_id, by, prefix, (line for _, line in part))
-        for prefix, part in groupby(read, key=lambda row: row[0][:digits])
+        prefix: _block(pepper, generation_id, by, prefix, map(itemgetter(1), part))
+        for prefix, part in groupby(prefixed(), key=itemgetter(0))
     }
     empty = ("".join(prefix) for prefix in product("0123456789abcdef", repeat=digits))
     blank = {prefix: _block(pepper, generation_id, by, prefix, ()) for prefix in empty if prefix not in found}

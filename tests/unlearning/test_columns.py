@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import sys
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unlearning.columns import Column, Texts
+from unlearning.columns import Column, Texts, row_bytes, row_digests
 
 WORDS = st.lists(st.text(alphabet="abä→", max_size=3), max_size=30)
 
@@ -34,6 +35,39 @@ def test_columns_are_joined_one_after_the_other(several: list[list[str]]) -> Non
     joined = Column.joined([Column.of(words) for words in several])
     assert list(joined) == [word for words in several for word in words]
     assert len(joined.values) == len({*joined.values})
+    assert list(Texts.joined([Texts.of(words) for words in several])) == list(joined)
+
+
+@settings(max_examples=50, deadline=None)
+@given(WORDS, WORDS)
+def test_texts_are_the_same_where_the_lists_are(words: list[str], others: list[str]) -> None:
+    assert Texts.of(words).same(Texts.of(others)) == (words == others)
+    assert Texts.read(Texts.of(words).data, Texts.of(words).ends).same(Texts.of(words))
+
+
+@pytest.mark.parametrize(
+    ("data", "ends"),
+    [
+        ([97, 98], [0, 1]),  # a text is missing at the end
+        ([97, 98], [0, 2, 1]),
+        ([97, 98], [1, 2]),
+        ([97, 98], []),
+        ([0xC3, 0xA4], [0, 1, 2]),  # half a letter
+        ([0xFF], [0, 1]),
+    ],
+)
+def test_what_is_no_column_of_texts_is_refused(data: list[int], ends: list[int]) -> None:
+    with pytest.raises(ValueError):
+        Texts.read(np.array(data, dtype=np.uint8), np.array(ends, dtype=np.int64))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (4,), (4, 0), (3, 2, 5)])
+def test_rows_are_digested_as_each_of_them_is(shape: tuple[int, ...]) -> None:
+    rows = np.random.default_rng(0).standard_normal(shape)
+    assert [bytes(row) for row in row_bytes(rows)] == [row.tobytes() for row in rows]
+    digests = row_digests(row_bytes(rows))
+    assert digests.shape == (len(rows), 32)
+    assert [digest.tobytes() for digest in digests] == [hashlib.sha256(row.tobytes()).digest() for row in rows]
 
 
 @settings(max_examples=50, deadline=None)

@@ -84,7 +84,7 @@ def rows_from_bytes(
     coded = table.column(PEOPLE).combine_chunks()
     if isinstance(coded, arrow.ChunkedArray):  # of no rows
         coded = arrow.concat_arrays(coded.chunks) if coded.num_chunks else arrow.array([], coded.type)
-    people = tuple(tuple(json.loads(text)) for text in coded.dictionary.to_pylist())
+    people = tuple(map(tuple, json.loads(f"[{','.join(coded.dictionary.to_pylist())}]")))
     codes = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     arrays = {}
     for name, (kind, shape) in note["arrays"].items():

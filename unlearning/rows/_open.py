@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import cached_property
-from itertools import repeat
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 
 from unlearning.accounting import ids
 from unlearning.arrow import pyarrow
-from unlearning.columns import Column, Texts
+from unlearning.columns import DIGEST, Column, Texts, row_digests
 from unlearning.rows._databases import Shadow, answer
 from unlearning.rows._maps import places_of_blocks
 from unlearning.rows._paths import open_file, path_beneath
@@ -37,9 +36,6 @@ from unlearning.rows.declarations import (
 )
 from unlearning.types import RecipeError
 
-DIGEST = 32
-"""bytes of a unit's digest"""
-
 
 @dataclass(frozen=True)
 class RowUnits:
@@ -56,7 +52,7 @@ class RowUnits:
     """
 
     people: Column[People]
-    ids: Sequence[str]
+    ids: Texts
     digests: np.ndarray[Any, Any]
     counts: Places
     of_rows: Places
@@ -90,22 +86,23 @@ class OpenSource:
         rows = self.people.take(torch.from_numpy(self.places)).compact()
         somebodys = np.flatnonzero(rows.where(bool).numpy())
         named = self.source.id is not None and self.source.at is None
-        units = np.arange(len(somebodys)) if named else rows.codes.numpy()[somebodys]
-        firsts, of_rows = _by_first_appearance(units)
+        of_rows = firsts = np.arange(len(somebodys))
+        if not named:
+            firsts, of_rows = _by_first_appearance(rows.codes.numpy()[somebodys])
         codes = rows.codes[torch.from_numpy(somebodys[firsts])]
-        ids = list(self._ids().take(torch.from_numpy(somebodys[firsts]))) if named else [""] * len(firsts)
+        ids = self._ids().take(torch.from_numpy(somebodys[firsts])) if named else Texts.of([""] * len(firsts))
         order = np.argsort(of_rows, kind="stable")
-        ends = np.cumsum(np.bincount(of_rows, minlength=len(firsts))).tolist()
-        digests, start, places = bytearray(), 0, somebodys[order].tolist()
-        for code, id, end in zip(codes.tolist(), ids, ends, strict=True):
-            whole = hashlib.sha256(f"{name} {rows.values[code]!r} {id}".encode())
-            for place in places[start:end]:
-                whole.update(self._contents[place])
-            digests += whole.digest()
-            start = end
+        ends = np.cumsum(np.bincount(of_rows, minlength=len(firsts))) * DIGEST
+        contents = self._contents[somebodys[order]].tobytes()
+        people = [f"{name} {value!r} ".encode() for value in rows.values]
+        digests = row_digests(
+            b"".join((people[code], id, contents[start:end]))
+            for code, id, (start, end) in zip(
+                codes.tolist(), ids.encoded(0, len(ids)), pairwise([0, *ends.tolist()]), strict=True
+            )
+        )
         others = sorted(self.everybody.difference(*rows.values))  # whom the tables of a query name, and no row
-        for person in others:
-            digests += hashlib.sha256(f"{name} {person!r}".encode()).digest()
+        without_rows = row_digests(f"{name} {person!r}".encode() for person in others)
         everywhere = np.full(len(rows), -1, dtype=np.int64)
         everywhere[somebodys] = of_rows
         return RowUnits(
@@ -113,8 +110,8 @@ class OpenSource:
                 torch.cat([codes, torch.arange(len(others)) + len(rows.values)]),
                 (*rows.values, *((person,) for person in others)),
             ),
-            ids=[*ids, *("" for _ in others)],
-            digests=np.frombuffer(bytes(digests), np.uint8).reshape(-1, DIGEST),
+            ids=Texts(ids.data, np.pad(ids.ends, (0, len(others)), "edge")),
+            digests=np.concatenate([digests, without_rows]),
             counts=np.bincount(of_rows, minlength=len(firsts) + len(others)),
             of_rows=everywhere,
         )
@@ -183,12 +180,13 @@ class OpenSource:
     @cached_property
     def _contents(self) -> np.ndarray[Any, Any]:
         """A digest of what each row that is read holds, with its entries of arrays and its file: (n, 32) uint8."""
-        digests, here = bytearray(), np.zeros(len(self.unread), dtype=bool)
+        here = np.zeros(len(self.unread), dtype=bool)
         here[self.places] = True
-        contents = (content for content, is_here in zip(self.unread.contents(), here, strict=True) if is_here)
-        for content, more in zip(contents, _beside(self.source, self.root, self.unread, self.places), strict=True):
-            digests += hashlib.sha256(content + more).digest()
-        return np.frombuffer(bytes(digests), np.uint8).reshape(-1, DIGEST)
+        contents = self.unread.contents() if here.all() else compress(self.unread.contents(), here.tolist())
+        if isinstance(self.source, ArraysSource | FolderSource):
+            beside = _beside(self.source, self.root, self.unread, self.places)
+            contents = map(b"".join, zip(contents, beside, strict=True))
+        return row_digests(contents)
 
     def _ids(self) -> Texts:
         return _ids(self.source, self.unread.ids(self.source.id or "").take(torch.from_numpy(self.places)))
@@ -352,13 +350,12 @@ def _ids(source: Source, ids: Texts) -> Texts:
 
 def _numbered(people: Column[People]) -> Texts:
     """Return an id for each row of a source that has none: its person, and which of the person's rows it is."""
-    times: Counter[str] = Counter()
-    names = []
-    for row in people:
-        person = "+".join(row)
-        names.append(f"{person}#{times[person]}")
-        times[person] += 1
-    return Texts.of(names)
+    persons = people.map("+".join)
+    codes = persons.codes.numpy()
+    order = np.argsort(codes, kind="stable")
+    times = np.empty(len(codes), dtype=np.int64)
+    times[order] = np.arange(len(codes)) - np.searchsorted(codes[order], codes[order])
+    return Texts.of(f"{person}#{time}" for person, time in zip(persons, times.tolist(), strict=True))
 
 
 def _ordered(places: Places, ids: Texts) -> Places:
@@ -390,15 +387,13 @@ def _moment(value: Any, row: int, column: str) -> datetime:
     return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
 
 
-def _beside(source: Source, root: Path, unread: Unread, places: Places) -> Iterator[bytes]:
-    """Yield what belongs to each of these rows beside its cells: its entries of arrays, and a digest of its file."""
+def _beside(source: ArraysSource | FolderSource, root: Path, unread: Unread, places: Places) -> Iterator[bytes]:
+    """Yield what belongs to each of these rows beside its cells: its entries of arrays, or a digest of its file."""
     if isinstance(source, ArraysSource):
         arrays = _arrays(source, root, unread, places).values()
         return (b"".join(array[row].tobytes() for array in arrays) for row in range(len(places)))
-    if isinstance(source, FolderSource):
-        names = unread.values(source.file)
-        return (_digest_of(root, f"{source.path}/{names[place]}") for place in places.tolist())
-    return repeat(b"", len(places))
+    names = unread.values(source.file)
+    return (_digest_of(root, f"{source.path}/{names[place]}") for place in places.tolist())
 
 
 def _digest_of(root: Path, path: str) -> bytes:

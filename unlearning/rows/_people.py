@@ -90,7 +90,7 @@ def is_aside(people: People, share: float, salt: bytes, label: str) -> bool:
 
     A row of people from both sides stays with the larger side. A row of nobody is never apart.
     """
-    return bool(people) and all(_place(person, salt, label) < share for person in people)
+    return bool(people and share) and all(_place(person, salt, label) < share for person in people)
 
 
 def _place(person: str, salt: bytes, label: str) -> float:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from unlearning.arrow import in_one_piece, pyarrow, texts_of
-from unlearning.columns import Column, Texts
+from unlearning.columns import Column, Texts, row_bytes
 from unlearning.rows._people import MISSING, Cell, refused_list, refused_type, text_of
 from unlearning.rows.declarations import ROW
 from unlearning.types import RecipeError
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 Places = np.ndarray[Any, np.dtype[np.int64]]
 PIECE = 2**12
 """rows of which the contents are in memory at once"""
-NUMBER = 17
-"""bytes of a number in a content"""
+NUMBER = np.dtype([("here", "u1"), ("nearest", "<f8"), ("lacking", "<i8")])
+"""a number in a content: whether it is one, the nearest float64, and what that lacks
+
+So 1 and 1.0 are the same, and whole numbers above 2^53 are told apart."""
 LARGEST = np.nextafter(2.0**63, 0.0)
 """the largest float64 that is an int64 too"""
 KINDS = ("number", "numbers", "text")
@@ -58,7 +60,7 @@ class Unread(Protocol):
     def ids(self, column: str) -> Texts:
         """Return the ids of the rows, empty where one is missing. Raises RecipeError where they are lists."""
 
-    def contents(self) -> Iterator[bytes]:
+    def contents(self) -> Iterator[bytes | memoryview]:
         """Yield what each row holds, as bytes that differ where a cell does."""
 
     def values(self, column: str) -> Sequence[Any]:
@@ -280,7 +282,7 @@ class ArrowTable:
             raise refused_list(column)
         return texts_of(texts)
 
-    def contents(self) -> Iterator[bytes]:
+    def contents(self) -> Iterator[bytes | memoryview]:
         for piece in self.columns.pieces():
             columns = [_plain(piece.column(name)) for name in self.names]
             kinds = [_read_as(column.type) for column in columns]
@@ -291,12 +293,10 @@ class ArrowTable:
             compute, texts = pyarrow("compute"), [*map(_written, others)]
             # of unequal lengths, so each is told too: no text reads like the end of one and the start of the next
             numbers += [*map(compute.list_value_length, lists), *map(compute.binary_length, texts)]
-            fixed = np.concatenate([*map(_number_bytes, numbers)], axis=1)
             head = hashlib.sha256(repr([*zip(self.names, kinds, strict=True)]).encode()).digest()
-            for row in zip(
-                _bytes_of_rows(fixed), _texts_of_rows(texts, len(fixed)), *map(_lists_of_rows, lists), strict=True
-            ):
-                yield b"".join((head, *row))
+            fixed = row_bytes(_numbers_after(head, numbers, len(piece)))
+            further = [*([_joined(texts)] if texts else []), *map(_lists_of_rows, lists)]
+            yield from map(b"".join, zip(fixed, *further, strict=True)) if further else fixed
 
     def values(self, column: str) -> Sequence[Any]:
         return cast("Sequence[Any]", _plain(self.columns.column(column)).to_pylist())
@@ -556,16 +556,8 @@ def _read_as(kind: Any) -> str:
     return "number" if is_number else "text"
 
 
-def _bytes_of_rows(rows: np.ndarray[Any, Any]) -> Iterator[memoryview]:
-    """Yield the bytes of each row (n, width)."""
-    data, width = memoryview(rows.tobytes()), rows.shape[1]
-    return (data[start : start + width] for start in range(0, len(data), width))
-
-
-def _texts_of_rows(texts: Sequence[Any], count: int) -> Sequence[bytes]:
-    """Return the texts of each of ``count`` rows, one after the other."""
-    if not texts:
-        return [b""] * count
+def _joined(texts: Sequence[Any]) -> Sequence[bytes]:
+    """Return the texts of each row, one after the other."""
     joined = pyarrow("compute").binary_join_element_wise(*texts, "", null_handling="replace", null_replacement="")
     return cast("Sequence[bytes]", joined.cast(pyarrow("lib").binary()).to_pylist())
 
@@ -574,25 +566,28 @@ def _lists_of_rows(column: Any) -> Iterator[memoryview]:
     """Yield the bytes of each list of numbers of a column."""
     compute = pyarrow("compute")
     lengths = compute.list_value_length(column).fill_null(0).to_numpy()
-    data = memoryview(_number_bytes(compute.list_flatten(column)).tobytes())
-    ends = np.cumsum(lengths) * NUMBER
-    return (data[end - length * NUMBER : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True))
+    entries = compute.list_flatten(column)
+    data = memoryview(_numbers_after(b"", [entries], len(entries)).tobytes())
+    ends = np.cumsum(lengths) * NUMBER.itemsize
+    sizes = (lengths * NUMBER.itemsize).tolist()
+    return (data[end - size : end] for end, size in zip(ends.tolist(), sizes, strict=True))
 
 
-def _number_bytes(column: Any) -> np.ndarray[Any, Any]:
-    """Return the bytes (n, NUMBER) of a column of numbers: whether it is one, the nearest float64, and what that lacks.
-
-    So 1 and 1.0 are the same, and whole numbers above 2^53 are told apart.
-    """
-    valid = column.is_valid().to_numpy().astype(np.uint8)
-    values = column.fill_null(0).to_numpy()
-    near = values.astype(np.float64)
-    near[np.isnan(near)] = np.nan
-    lacking = np.zeros(len(values), dtype=np.int64)
-    if values.dtype.kind in "iu":
-        lacking = values.astype(np.int64) - np.minimum(near, LARGEST).astype(np.int64)
-    parts = (near, lacking)
-    return np.concatenate([valid[:, None], *(part.view(np.uint8).reshape(-1, 8) for part in parts)], axis=1)
+def _numbers_after(head: bytes, columns: Sequence[Any], count: int) -> np.ndarray[Any, Any]:
+    """Return so many rows of bytes (count, width): the head, then a ``NUMBER`` of each of these columns."""
+    rows = np.empty(count, dtype=[("head", "u1", (len(head),)), ("numbers", NUMBER, (len(columns),))])
+    rows["head"] = np.frombuffer(head, dtype=np.uint8)
+    for place, column in enumerate(columns):
+        values = (column.fill_null(0) if column.null_count else column).to_numpy()
+        nearest, lacking = values.astype(np.float64), np.int64(0)
+        if values.dtype.kind in "iu":
+            lacking = values.astype(np.int64) - np.minimum(nearest, LARGEST).astype(np.int64)
+        else:
+            nearest[np.isnan(nearest)] = np.nan
+        numbers = rows["numbers"][:, place]
+        numbers["here"] = column.is_valid().to_numpy() if column.null_count else 1
+        numbers["nearest"], numbers["lacking"] = nearest, lacking
+    return rows
 
 
 def _written(column: Any) -> Any:

@@ -179,7 +179,7 @@ def _others(recipe: RowsRecipe, units: SourceUnits, settings: Settings) -> list[
     methods, device = [method for method in NAMES if not load(method).exact], device_of(settings.device)
     asked = WorldModel(recipe, units, PartsInMemory(), load(ANY)(), ANY, device, others=methods)
     try:
-        _, problem = asked.described([*units.by_digest.values()])
+        _, problem = asked.described(units.trained_on)
     except Refused as error:
         return [Possible(method, None, error.what) for method in methods]
     possible = []

@@ -295,8 +295,7 @@ class WorldBuild:
     def _rows(self, examples: Examples) -> Iterator[dict[str, SealedRows]]:
         """Yield the rows of the examples' units, by source."""
         numbers: dict[str, list[int]] = {source: [] for source in self.recipe.sources}
-        for digest in examples.inputs.cpu().numpy():
-            source, number = self.units.by_digest[digest.tobytes()]
+        for source, number in self.units.having(examples.inputs):
             numbers[source].append(number)
         with self._blocks.rows({source: sorted(units) for source, units in numbers.items()}, keep=True) as rows:
             yield rows

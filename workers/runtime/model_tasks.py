@@ -1,7 +1,7 @@
 """What a world does with the model of a recipe that returns ``ul.Recipe``: it describes, trains, forgets and measures.
 
 This runs beside the recipe's code, and what it answers is read as coming from there. Of a linear head it answers the
-features and the settings; all else is done by a judge, a process without the recipe's code (``judged``), and a bound is
+features and the settings; all else is done by a ``Judge``, in a process without the recipe's code, and a bound is
 computed nowhere but there.
 
 Samples are named by their number in the order in which the recipe gives them. The service says at which position of its
@@ -10,10 +10,10 @@ manifest each stands, and whose it is.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor
 from expunge.workers.runtime.world import Files
 from unlearning.accounting.certificate import Guarantee
 from unlearning.bounds.minimiser import Minimiser
-from unlearning.columns import Column, Texts
+from unlearning.columns import Column, Texts, row_bytes, row_digests
 from unlearning.features.tangent import tangent_of_rows
 from unlearning.fitted import files_of_fitted
 from unlearning.methods import load
@@ -64,6 +64,8 @@ STEPS = ("epochs", "learning_rate", "decay", "clip")
 """of full-batch descent: those that its steps follow from too, beside the schedule"""
 MOST_WRITTEN = 2**26
 """numbers (half a gigabyte) of the Jacobians that a world writes out for a judge"""
+IDS = "ids", "ends of ids"
+"""the tensors of a description: the ids of all samples as one text, and where each ends"""
 CHECKPOINT = "model.safetensors"
 VECTOR, KEPT, CONSTANT, BESIDE = "vector ", "state ", "constant ", "beside "
 """how the names of tensors begin, before that of the holder, of the state's tensor, of the model's, and of a file"""
@@ -180,7 +182,6 @@ def _describe(task: _Task) -> Answer:
         "holdout": not callable(recipe.holdout),
         "recorded": recipe.trajectory is not None,
         "refused": {name: _why_refused(name, recipe) for name in task.words["methods"]},
-        "ids": list(samples.names),
         "people": [list(people) for people in samples.people.values],
         "vectors_for": None if recipe.vectors_for is None else sorted(recipe.vectors_for),
     }
@@ -189,6 +190,7 @@ def _describe(task: _Task) -> Answer:
         for name, content in files_beside(recipe).items()
     }
     tensors = beside | constants | imported | {"contents": _contents(recipe), "codes": samples.people.codes.clone()}
+    tensors |= dict(zip(IDS, map(torch.tensor, (samples.names.data, samples.names.ends)), strict=True))
     compared = FEW if task.words["again"] else ROWS
     head = affine_for_judge(problem, recipe, task.policys_method, compared)
     if head is None:
@@ -330,25 +332,40 @@ def linear_layer(features: int, outputs: int, bias: bool, start: Tensor | None =
     return layer
 
 
-def judged(files: Files, words: Mapping[str, Any]) -> Answer:
-    """Do what the order asks for with a linear head on the features that a world of the recipe answered."""
-    tensors, apart = load_tensors(bytes(files[OBJECTIVE])), {}
-    if APART in files:
-        apart = load_tensors(bytes(files[APART]))
-    count = len(tensors[FEATURES])
-    # orders say whose samples they mean, so that none is named here: Python would take its time with each
-    nobody = Column(torch.zeros(count, dtype=torch.int64), ("nobody",))
-    samples = Samples(
-        Texts.of(map(str, range(count))), nobody, tensors[FEATURES], tensors[TARGETS], weight=tensors.get(WEIGHT)
-    )
-    holdout = (apart[FEATURES], apart[TARGETS]) if apart else (tensors[FEATURES][:1], tensors[TARGETS][:1])
-    recipe = linear_recipe(
-        words["head"], samples, holdout, metric=words["metric"] if apart else None, start=tensors.get(START)
-    )
-    if IMPORTED in files:
-        weights = load_tensors(bytes(files[IMPORTED]))[IMPORTED]
-        recipe = replace(recipe, weights=Problem(recipe).tensors(weights))
-    return carry_out(recipe, files, words, {})
+class Judge:
+    """Does what orders ask for with a linear head on the features that a world of the recipe answered.
+
+    An order brings the features along where they are others than those of the order before it.
+    """
+
+    def __init__(self) -> None:
+        self._objective: Mapping[str, Tensor] = {}
+        self._samples: Samples | None = None
+
+    def __call__(self, files: Files, words: Mapping[str, Any]) -> Answer:
+        if OBJECTIVE in files:
+            self._take(load_tensors(bytes(files[OBJECTIVE])))
+        if self._samples is None:
+            raise ValueError("the first order brings no features")
+        objective, samples, apart = self._objective, self._samples, dict[str, Tensor]()
+        if APART in files:
+            apart = load_tensors(bytes(files[APART]))
+        holdout = (apart[FEATURES], apart[TARGETS]) if apart else (objective[FEATURES][:1], objective[TARGETS][:1])
+        metric = words["metric"] if apart else None
+        recipe = linear_recipe(words["head"], samples, holdout, metric=metric, start=objective.get(START))
+        if IMPORTED in files:
+            weights = load_tensors(bytes(files[IMPORTED]))[IMPORTED]
+            recipe = replace(recipe, weights=Problem(recipe).tensors(weights))
+        return carry_out(recipe, files, words, {})
+
+    def _take(self, objective: Mapping[str, Tensor]) -> None:
+        """Make samples of the features. They are told apart by number, and whose they are each order says."""
+        count = len(objective[FEATURES])
+        ids = Texts.of(map(str, range(count)))
+        nobody = Column(torch.zeros(count, dtype=torch.int64), ("nobody",))
+        weight = objective.get(WEIGHT)
+        self._objective = objective
+        self._samples = Samples(ids, nobody, objective[FEATURES], objective[TARGETS], weight=weight)
 
 
 def linear_recipe(
@@ -400,15 +417,11 @@ def _apart(task: _Task) -> Answer:
 
 def _contents(recipe: Recipe) -> Tensor:
     """Return a digest of each sample, (n, 32) uint8: of its id, its input, its target and its weight."""
-    digests, inputs, targets = bytearray(), recipe.samples.rows.inputs, recipe.samples.rows.targets
+    inputs, targets, names = *recipe.samples.tensors(), recipe.samples.names
     kind = f"{inputs.dtype} {tuple(inputs.shape[1:])} {targets.dtype} {tuple(targets.shape[1:])} ".encode()
-    for x, y, id in zip(_bytes(inputs), _bytes(targets), recipe.samples.names, strict=True):
-        digests += hashlib.sha256(kind + x + y + id.encode()).digest()
-    return torch.frombuffer(digests, dtype=torch.uint8).reshape(-1, 32)
-
-
-def _bytes(values: Tensor) -> Iterator[bytes]:
-    return (row.tobytes() for row in values.detach().cpu().contiguous().numpy())
+    rows = (row_bytes(values.detach().cpu().contiguous().numpy()) for values in (inputs, targets))
+    ids = names.encoded(0, len(names))
+    return torch.from_numpy(row_digests(map(b"".join, zip(repeat(kind, len(ids)), *rows, ids, strict=True))))
 
 
 def _train(task: _Task) -> Answer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ from expunge.workers.runtime.world import Code
 from expunge.workers.runtime.worlds import SourceReader, declare, enter_with_readers, read_by_function, read_sources
 from unlearning.accounting.policy import Granularity
 from unlearning.artefact import Artefact
-from unlearning.columns import Column
+from unlearning.columns import Column, Texts
 from unlearning.recipe import Recipe, Samples
 from unlearning.rows import ReaderSource, path_beneath
 from unlearning.types import RecipeError, Refused
@@ -108,13 +108,16 @@ class SourceUnits:
     granularity: Granularity
 
     @cached_property
-    def by_digest(self) -> dict[bytes, Unit]:
-        """The units that are trained on, in order, by their digest."""
-        return {
-            survey.digests[number].tobytes(): (source, number)
-            for source, survey in self.reader.surveys.items()
-            for number in np.flatnonzero(~survey.aside).tolist()
-        }
+    def trained_on(self) -> list[Unit]:
+        """The units that are trained on, in order."""
+        surveys = self.reader.surveys.items()
+        return [(source, number) for source, survey in surveys for number in np.flatnonzero(~survey.aside).tolist()]
+
+    @cached_property
+    def _by_digest(self) -> dict[bytes, Unit]:
+        """The units that are trained on, by their digest."""
+        digests = self.samples.inputs.numpy()
+        return {digest.tobytes(): unit for digest, unit in zip(digests, self.trained_on, strict=True)}
 
     @cached_property
     def aside(self) -> list[Unit]:
@@ -122,11 +125,23 @@ class SourceUnits:
         surveys = self.reader.surveys.items()
         return [(source, number) for source, survey in surveys for number in np.flatnonzero(survey.aside).tolist()]
 
-    def at(self, samples: Samples, places: Tensor) -> list[Unit]:
-        """Return the units at these places (m,) of ``samples``, which are these units'."""
-        if not isinstance(samples.inputs, Tensor):
-            raise TypeError("units are held in memory")
-        return [self.by_digest[digest.tobytes()] for digest in samples.inputs[places].numpy()]
+    def having(self, digests: Tensor) -> list[Unit]:
+        """Return the units with these digests (m, 32)."""
+        return [self._by_digest[digest.tobytes()] for digest in digests.cpu().numpy()]
+
+    def people_of(self, units: Iterable[Unit]) -> frozenset[tuple[str, ...]]:
+        """Return the people of these units, as requests name them."""
+        numbers: dict[str, list[int]] = {source: [] for source in self.reader.surveys}
+        for source, number in units:
+            numbers[source].append(number)
+        surveys = self.reader.surveys.items()
+        return frozenset().union(
+            *(
+                survey.people.take(torch.tensor(numbers[source])).distinct()
+                for source, survey in surveys
+                if numbers[source]
+            )
+        )
 
     def people(self, unit: Unit) -> tuple[str, ...]:
         """Return the people of a unit, as requests name them."""
@@ -143,27 +158,30 @@ class SourceUnits:
 
         Raises Refused where there is none, or one has no name and the policy forgets single samples.
         """
-        if not self.by_digest:
+        if not self.trained_on:
             raise Refused("The sources hold rows of nobody who is trained on.", "Give rows, or a smaller aside=.")
-        inputs = torch.frombuffer(bytearray(b"".join(self.by_digest)), dtype=torch.uint8).reshape(-1, DIGEST)
-        units = self.by_digest.values()
-        ids = {source: list(survey.ids) for source, survey in self.reader.surveys.items()}
-        names = [self._name(unit, ids[unit[0]][unit[1]]) for unit in units]
-        targets = torch.zeros(len(inputs), dtype=torch.int64)
+        chosen = {source: np.flatnonzero(~survey.aside) for source, survey in self.reader.surveys.items()}
+        names = [self._names(source, torch.from_numpy(numbers)) for source, numbers in chosen.items()]
         people = [
-            survey.people.take(torch.tensor([number for of, number in units if of == source], dtype=torch.int64))
-            for source, survey in self.reader.surveys.items()
+            self.reader.surveys[source].people.take(torch.from_numpy(numbers)) for source, numbers in chosen.items()
         ]
-        return Samples(names, Column.joined(people).compact(), inputs, targets)
+        digests = [self.reader.surveys[source].digests[numbers] for source, numbers in chosen.items()]
+        inputs = torch.from_numpy(np.concatenate(digests))
+        targets = torch.zeros(len(inputs), dtype=torch.int64)
+        return Samples(Texts.joined(names), Column.joined(people).compact(), inputs, targets)
 
-    def _name(self, unit: Unit, id: str) -> str:
-        """Return the id of a unit: that of its row, or else its people; of several sources with the source's name."""
-        source, _ = unit
-        if self.granularity is Granularity.SAMPLE and not id:
+    def _names(self, source: str, numbers: Tensor) -> Texts:
+        """Return the ids of these units (m,): of their rows, or else their people; of several sources with its name."""
+        survey = self.reader.surveys[source]
+        ids, people, several = survey.ids.take(numbers), survey.people.take(numbers), len(self.reader.surveys) > 1
+        unnamed = ids.empty() is not None
+        if self.granularity is Granularity.SAMPLE and unnamed:
             what = f"The policy forgets single samples, and the source {source!r} does not name its rows."
             raise Refused(what, "Give the source id= (and no at=), or let the policy forget people.")
-        place = "" if len(self.reader.surveys) == 1 else f"{source}/"
-        return f"{place}{id or json.dumps(self.people(unit))}"
+        if not (several or unnamed):
+            return ids
+        place = f"{source}/" if several else ""
+        return Texts.of(f"{place}{id or json.dumps(names)}" for id, names in zip(ids, people, strict=True))
 
 
 class RecipeOfUnits(Recipe):

@@ -52,6 +52,7 @@ def main(handle: int) -> None:
     # pyarrow imports pandas, where it is installed, for the first column that becomes an array: 0.15 s of each part.
     _load(("pandas", "pyarrow.parquet", "pyarrow.compute", "pyarrow.ipc", "pyarrow.pandas_compat"))
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.manual_seed(0)  # the first call of a process takes 4 ms; every world seeds its own generators again
     serve(channel, {"standing": sorted(walls.standing), "lacking": [*walls.lacking]})
 
 
@@ -142,8 +143,8 @@ def _read(line: socket.socket, order: Mapping[str, Any], handles: Sequence[int])
         try:
             if words["kind"] == "survey":
                 opened = _open_sources(order, tables)
-                files: list[int] = []
-                reply = {name: _survey(source) for name, source in opened.items()}
+                reply = {name: source.units.people.values for name, source in opened.items()}
+                files = [seal(_survey(source)) for source in opened.values()]
             elif words["kind"] == "rows":
                 reply, files = _hand_over(opened, words, order["most"])
             else:
@@ -172,20 +173,27 @@ def _open_sources(order: Mapping[str, Any], tables: Mapping[str, memoryview]) ->
     return opened
 
 
-def _survey(opened: _Opened) -> dict[str, Any]:
-    """Return who is in a source: for each unit its people, id, digest, count of rows, and whether it is kept apart."""
+def _survey(opened: _Opened) -> bytes:
+    """Return, as tensors, of each unit of a source its people, id, digest, count of rows, and whether it is kept apart.
+
+    People are numbers here.
+    """
+    from safetensors.numpy import save  # noqa: PLC0415
+
     from unlearning.rows import is_aside  # noqa: PLC0415
 
     units, share = opened.units, opened.reading.source.aside
     apart = units.people.where(lambda people: is_aside(people, share, opened.salt, "aside"))
-    return {
-        "people": units.people.values,
-        "codes": units.people.codes.tolist(),
-        "ids": [*units.ids],
-        "digests": units.digests.tobytes().hex(),
-        "counts": units.counts.tolist(),
-        "aside": apart.tolist(),
-    }
+    return save(
+        {
+            "people": units.people.codes.numpy(),
+            "ids": units.ids.data,
+            "ends": units.ids.ends,
+            "digests": units.digests,
+            "counts": units.counts,
+            "aside": apart.numpy(),
+        }
+    )
 
 
 def _hand_over(opened: Mapping[str, _Opened], words: Mapping[str, Any], most: int) -> tuple[dict[str, Any], list[int]]:
@@ -233,16 +241,17 @@ def _judge(line: socket.socket, threads: int) -> None:
     import torch  # noqa: PLC0415
     from safetensors.torch import save  # noqa: PLC0415
 
-    from expunge.workers.runtime.model_tasks import judged  # noqa: PLC0415
+    from expunge.workers.runtime.model_tasks import Judge  # noqa: PLC0415
     from unlearning.types import RecipeError  # noqa: PLC0415
 
     torch.set_num_threads(threads)
+    judge = Judge()
     words, handles = receive(line)
     while words is not None:
         before, reply, answer = time.process_time(), dict[str, Any](), list[int]()
         try:
             torch.manual_seed(words["seed"])
-            facts, tensors = judged(open_files(words["files"], handles), words["order"])
+            facts, tensors = judge(open_files(words["files"], handles), words["order"])
             answer = [seal(save(tensors))]
             reply = {"facts": facts, "score": None}
         except RecipeError as error:

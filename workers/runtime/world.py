@@ -13,6 +13,7 @@ import json
 import mmap
 import os
 import random
+import re
 import secrets
 import select
 import signal
@@ -38,6 +39,8 @@ from expunge.workers.runtime.walls import FOLDER, NOBODY, Wall, Walls, enter
 READY = b"."
 KINDS = {Wall.ROOT: "mnt", Wall.NETWORK: "net", Wall.IPC: "ipc", Wall.PID: "pid"}
 """how the kernel names the namespace behind a wall"""
+SHARED = re.compile(r"^\S+ \S{3}s .*$", re.MULTILINE)
+"""a line of /proc/PID/maps about memory that is shared"""
 SEALS = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
 LONGEST_ANSWER = 16 << 20
 """bytes of the JSON of an answer; what is longer belongs into its data"""
@@ -325,10 +328,10 @@ def _find_shared(folder: Path, namespaces: set[str], end: int, walls: Walls) -> 
         status = descriptor.stat()
         if status.st_ino != end and status.st_rdev != null:
             return f"A part holds a descriptor that it was not given: {descriptor.readlink()}."
-    for line in (folder / "maps").read_text().splitlines():
+    for line in SHARED.findall((folder / "maps").read_text()):
         _, rights, _, _, inode, *path = line.split(maxsplit=5)
         library = path and any(path[0].startswith(f"{opened}/") for opened in walls.opened)
-        if rights.endswith("s") and not (library and inode != "0" and "w" not in rights):
+        if not (library and inode != "0" and "w" not in rights):
             return (
                 f"The recipe's module makes memory that its parts would share ({(path or ['without a name'])[0]}). "
                 "Make it in the function instead, which each part calls."

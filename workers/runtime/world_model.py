@@ -13,8 +13,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
@@ -33,6 +35,7 @@ from expunge.workers.runtime.model_tasks import (
     EXAMPLES,
     FEATURES,
     FORGOTTEN,
+    IDS,
     IMPORTED,
     KEPT,
     LEARNED,
@@ -59,12 +62,13 @@ from expunge.workers.runtime.worlds import (
     template,
 )
 from expunge.workers.storage.checkpoint_format import encode
+from expunge.workers.storage.manifest import places_of
 from expunge.workers.storage.parts import MadePart
 from expunge.workers.storage.threads import own_threads
 from unlearning.accounting.certificate import Constant, Guarantee
 from unlearning.accounting.world import DeclaredFile, Enclosure, WorldRecord
 from unlearning.bounds.minimiser import AROUND, DRAWN
-from unlearning.columns import Column
+from unlearning.columns import Column, Texts, row_bytes, row_digests
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem, Slot
 from unlearning.model.training import Whole
@@ -87,6 +91,8 @@ from unlearning.types import (
 
 ORDERS = 3
 """of one world: an update asks for the description, the update itself and its accuracy; of a person's samples rarely"""
+JUDGED_ORDERS = 2
+"""of one where a judge does all else: the description, and the features of people who are kept apart"""
 SEED = seed_of(Whole())
 """of every generator, as where the recipe trains by itself in one piece"""
 
@@ -188,18 +194,22 @@ class WorldModel:
     """why methods cannot follow it, and what to do instead"""
     used: dict[str, MadePart] = field(default_factory=dict)
     """what was mapped of the rows, by key, without its data"""
+    orders: int = ORDERS
+    """how many a world is made for; a further one is given to another world"""
     imports: bool = False
     """it is described for the first version of a model that was trained elsewhere"""
     beside: Mapping[str, bytes] = field(default_factory=dict)
     """the files that are published with the model"""
     _imported: Mapping[str, Tensor] = field(default_factory=dict)
     """the weights from elsewhere, for a judge"""
-    _numbers: dict[bytes, int] = field(default_factory=dict)
-    """the number of each sample, by its digest"""
+    _contents: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty((0, 32), dtype=np.uint8))
+    """a digest of each sample that the recipe made, (n, 32) uint8"""
     _head: Mapping[str, Any] | None = None
     """what a judge is told of the linear head; None: the model has none"""
     _objective: Mapping[str, Tensor] = field(default_factory=dict)
     """of the linear head: features, targets and weights"""
+    _objective_of_judge: Mapping[str, Tensor] | None = None
+    """what the judge was handed last"""
     _metric: str | None = None
     recorded: bool = False
     """the recipe gives the steps of the training elsewhere"""
@@ -211,7 +221,7 @@ class WorldModel:
     @property
     def count(self) -> int:
         """How many samples the recipe made."""
-        return len(self._numbers)
+        return len(self._contents)
 
     @property
     def features(self) -> int:
@@ -239,7 +249,7 @@ class WorldModel:
             self.brings_holdout, self.recorded = bool(facts["holdout"]), bool(facts["recorded"])
             self._objective = {name: tensors[name] for name in (FEATURES, TARGETS, WEIGHT, START) if name in tensors}
             if self._head is not None and self._head["steps"] is not None:
-                tensors["contents"] = self._contents_of_steps(facts)
+                tensors["contents"] = self._contents_of_steps(facts, tensors)
             files = {name: value for name, value in tensors.items() if name.startswith(BESIDE)}
             self.beside = {name.removeprefix(BESIDE): value.numpy().tobytes() for name, value in files.items()}
             if self.beside:
@@ -431,8 +441,11 @@ class WorldModel:
         owners = Column(tensors["codes"], people)
         if len(owners) and not 0 <= int(owners.codes.min()) <= int(owners.codes.max()) < len(people):
             raise ValueError("samples of people who are not named")
-        silent = sorted({self.units.people(unit) for unit in self.staying} - owners.distinct())
-        ids = [*map(str, facts["ids"]), *map(silent_id, silent)]
+        if contents.dtype != torch.uint8 or contents.shape[1:] != (32,):
+            raise ValueError("digests that are none")
+        silent = sorted(self.units.people_of(self.staying) - owners.distinct())
+        ids = _ids(tensors)
+        ids = Texts.joined([ids, Texts.of(map(silent_id, silent))])
         owners = Column.joined([owners, Column.of(silent)])
         samples = Samples(
             ids,
@@ -440,7 +453,7 @@ class WorldModel:
             torch.cat([contents, torch.zeros(len(silent), 32, dtype=torch.uint8)]),
             torch.zeros(len(ids), dtype=torch.int64),
         )
-        self._numbers = {row.tobytes(): number for number, row in enumerate(contents.numpy())}
+        self._contents = contents.numpy()
         nobody = self._objective[FEATURES][:0] if self._head else torch.zeros(0, 32, dtype=torch.uint8)
         return RecipeOfUnits(
             samples=samples,
@@ -454,8 +467,7 @@ class WorldModel:
 
     def _numbered(self, examples: Examples) -> dict[str, Tensor]:
         """Return the number, position and holder of each sample that the recipe made."""
-        numbers = [self._numbers.get(row.tobytes(), -1) for row in examples.inputs.cpu().numpy()]
-        chosen = torch.tensor(numbers, dtype=torch.int64)
+        chosen = torch.from_numpy(places_of(self._contents, examples.inputs.cpu().numpy()))
         real = chosen >= 0
         return {
             "numbers": chosen[real],
@@ -485,7 +497,7 @@ class WorldModel:
             "training": linear_training(head),
         }
 
-    def _contents_of_steps(self, facts: Mapping[str, Any]) -> Tensor:
+    def _contents_of_steps(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Tensor:
         """Return a digest of each sample, (n, 32) uint8: of its features, and of all that steps on these follow from.
 
         A bound of repeated steps is about the features and the start of the first training. No code of the recipe says
@@ -494,12 +506,10 @@ class WorldModel:
         objective = self._objective
         shared = json.dumps(facts["head"], sort_keys=True).encode() + _bytes_of(objective[START])
         rows = [objective[name] for name in (FEATURES, TARGETS, WEIGHT) if name in objective]
-        digests = bytearray()
-        for number, id in enumerate(facts["ids"]):
-            digest = hashlib.sha256(hashlib.sha256(shared).digest())
-            digest.update(b"".join(_bytes_of(row[number]) for row in rows) + str(id).encode())
-            digests += digest.digest()
-        return torch.frombuffer(digests, dtype=torch.uint8).reshape(-1, 32)
+        head, ids = hashlib.sha256(shared).digest(), _ids(tensors)
+        parts = (row_bytes(values.contiguous().numpy()) for values in rows)
+        digests = row_digests(map(b"".join, zip(repeat(head, len(ids)), *parts, ids.encoded(0, len(ids)), strict=True)))
+        return torch.from_numpy(digests)
 
     def _compute(
         self,
@@ -522,8 +532,10 @@ class WorldModel:
         about = {"head": self._head, "metric": self._metric, **words}
         measures = reads_apart and (self.brings_holdout or any(self.aside.values()))
         apart = {APART: self._features_apart} if measures else {}
+        objective = {} if self._objective_of_judge is self._objective else {OBJECTIVE: self._objective}
         try:
-            return self._ask(self._judge, task, about, {OBJECTIVE: self._objective, **apart, **files})
+            self._objective_of_judge = self._objective
+            return self._ask(self._judge, task, about, {**objective, **apart, **files})
         except Refused:
             self.close()  # another method may be tried next, in a world of its own
             raise
@@ -585,13 +597,13 @@ class WorldModel:
             made = make_world(
                 "model",
                 self.recipe.code,
-                ORDERS,
+                self.orders,
                 opened=open_public_files(self.recipe, imports=self.imports),
                 closed=self.recipe.closed,
                 threads=int(own_threads()),
                 progress=look_on,
             )
-            self._world = _OpenWorld(stack, stack.enter_context(made), ORDERS)
+            self._world = _OpenWorld(stack, stack.enter_context(made), self.orders)
         self._world.left -= 1
         return self._world.ask
 
@@ -615,7 +627,8 @@ class WorldModel:
         """Return the rows of these units, which are open until the readers end."""
         key = tuple(sorted(units))
         if key not in self._rows:
-            self.close()  # functions of rows are called in worlds of their own, and a template makes one at once
+            if self.recipe.maps:  # their functions are called in other worlds, and a template makes one at once
+                self.close()
             numbers: dict[str, list[int]] = {source: [] for source in self.recipe.sources}
             for source, number in key:
                 numbers[source].append(number)
@@ -627,6 +640,11 @@ class WorldModel:
     def _blocks(self) -> BlockMaker:
         surroundings = surroundings_of(self.recipe, self.device)
         return BlockMaker(self.recipe, self.units.reader, self.parts, surroundings, self.used)
+
+
+def _ids(tensors: Mapping[str, Tensor]) -> Texts:
+    """Return the ids of the samples that a world described. Raises KeyError, TypeError, ValueError."""
+    return Texts.read(*(tensors[name].numpy() for name in IDS))
 
 
 def silent_id(people: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from safetensors.numpy import load
 
 import expunge
 from expunge.service.infra.python import PYTHON
@@ -34,7 +35,7 @@ from expunge.workers.runtime.template import COMPILER
 from expunge.workers.runtime.walls import Probe, Wall, listed
 from expunge.workers.runtime.work import add_cpu_seconds
 from expunge.workers.runtime.world import FULL, IN_SCORE, Code
-from unlearning.columns import Column
+from unlearning.columns import Column, Texts
 from unlearning.types import Progress, Refused, silent
 
 Entered = TypeVar("Entered")
@@ -95,7 +96,7 @@ class Survey:
     """
 
     people: Column[tuple[str, ...]] = field(repr=False)
-    ids: Sequence[str] = field(repr=False)
+    ids: Texts = field(repr=False)
     digests: np.ndarray[Any, Any] = field(repr=False)
     counts: np.ndarray[Any, Any]
     aside: np.ndarray[Any, Any]
@@ -395,17 +396,24 @@ def read_sources(
         "tables": [*tables],
     }
     line = _reading[-1].enter_context(template().line(order, [*tables.values()]))
-    surveyed, _ = line.answer()
-    return SourceReader({name: _survey(record) for name, record in surveyed.items()}, line)
+    people, handles = line.answer()
+    try:
+        surveys = [_survey(names, _read(handle)) for names, handle in zip(people.values(), handles, strict=True)]
+    finally:
+        for handle in handles:
+            os.close(handle)
+    return SourceReader(dict(zip(people, surveys, strict=True)), line)
 
 
-def _survey(record: Mapping[str, Any]) -> Survey:
+def _survey(people: Sequence[Sequence[str]], data: bytes) -> Survey:
+    """Return who is in a source, from the people's names and the tensors of its units."""
+    of_units = load(data)
     return Survey(
-        people=Column(torch.tensor(record["codes"], dtype=torch.int64), [tuple(people) for people in record["people"]]),
-        ids=record["ids"],
-        digests=np.frombuffer(bytes.fromhex(record["digests"]), dtype=np.uint8).reshape(-1, 32),
-        counts=np.array(record["counts"], dtype=np.int64),
-        aside=np.array(record["aside"], dtype=bool),
+        people=Column(torch.from_numpy(of_units["people"]), [*map(tuple, people)]),
+        ids=Texts(of_units["ids"], of_units["ends"]),
+        digests=of_units["digests"],
+        counts=of_units["counts"],
+        aside=of_units["aside"],
     )
 
 

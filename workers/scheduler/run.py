@@ -111,6 +111,8 @@ SILENT_SECONDS = 3600
 """A process without a heartbeat for so long is dead. Its row is deleted, which ends the alarm about it."""
 PORTIONS = 10
 """of a backlog, in one tick"""
+BACKLOG = 50
+"""what a portion of a backlog counts at least; after a smaller one there is nothing but what came meanwhile"""
 EVERYTHING_EVERY = 60
 """ticks between two rounds of every duty, also of those that search the stores for files without a use"""
 
@@ -307,16 +309,16 @@ def issue(database: Database, signer: Signer, pepper: Pepper) -> int:
 
 
 def _in_portions(some: Callable[[], int]) -> int:
-    """Do ``some`` again while it finds work, ``PORTIONS`` times at most; return the sum of its counts.
+    """Do ``some`` again while a backlog waits, ``PORTIONS`` times at most; return the sum of its counts.
 
     A backlog is done in portions because other writers wait for a portion at most, and other duties for all of them.
     """
     total = 0
     for _ in range(PORTIONS):
         count = some()
-        if not count:
-            break
         total += count
+        if count < BACKLOG:
+            break
     return total
 
 

@@ -7,7 +7,7 @@ ignored, forgotten ones may be missing, retained ones must be there unchanged.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -23,6 +23,7 @@ from torch import Tensor
 import expunge
 from expunge.service.infra.pseudonyms import Pepper, digest, digests, subject_digest
 from expunge.service.infra.tables import HoldoutPerson, Membership, Removal, SuppressionEntry
+from expunge.service.models import memberships_changed
 from unlearning.accounting.policy import Granularity
 from unlearning.columns import BLOCK, Column
 from unlearning.recipe import Recipe, Samples, everyone, holdout_people
@@ -107,11 +108,12 @@ class Changed:
     changed: int
 
 
-def given(pepper: Pepper, tenant_id: str, samples: Samples) -> SampleDigests:
-    """Return the digests of every sample of the recipe, in its order."""
+def given(pepper: Pepper, tenant_id: str, samples: Samples, names: np.ndarray[Any, Any] | None = None) -> SampleDigests:
+    """Return the digests of every sample of the recipe, in its order. ``names``: those of their ids, where known."""
     parts = zip(*(torch.split(part, BLOCK) for part in (samples.rows.inputs, samples.rows.targets)), strict=True)
     contents = (digests(pepper, "content", tenant_id, _messages(*part)) for part in parts)
-    return SampleDigests(named(pepper, tenant_id, samples), _rows(contents, len(samples)))
+    names = named(pepper, tenant_id, samples) if names is None else names
+    return SampleDigests(names, _rows(contents, len(samples)))
 
 
 def entries(pepper: Pepper, tenant_id: str, samples: Samples, granularity: Granularity) -> SampleIndex:
@@ -137,9 +139,7 @@ def named(pepper: Pepper, tenant_id: str, samples: Samples) -> np.ndarray[Any, A
 
 def subjects_of(pepper: Pepper, tenant_id: str, samples: Samples) -> Column[tuple[str, ...]]:
     """Return the digests of each sample's people, in order."""
-    names = list(dict.fromkeys(chain.from_iterable(samples.people.values)))
-    found = HexColumn(_rows([digests(pepper, "subject", tenant_id, (name.encode() for name in names))], len(names)))
-    known = dict(zip(names, found, strict=True))
+    known = _digests_of_people(pepper, tenant_id, dict.fromkeys(chain.from_iterable(samples.people.values)))
     return samples.people.map(lambda people: tuple(sorted(map(known.__getitem__, people))))
 
 
@@ -235,9 +235,12 @@ def _copy(session: Session, columns: Mapping[str, np.ndarray[Any, Any]]) -> None
 
 def digests_of_people(pepper: Pepper, tenant_id: str, recipe: Recipe) -> dict[str, str]:
     """Return the digest of every person of the recipe, its holdout's too, by their id."""
-    names = list(everyone(recipe))
-    found = HexColumn(_rows([digests(pepper, "subject", tenant_id, (name.encode() for name in names))], len(names)))
-    return dict(zip(names, found, strict=True))
+    return _digests_of_people(pepper, tenant_id, everyone(recipe))
+
+
+def _digests_of_people(pepper: Pepper, tenant_id: str, people: Collection[str]) -> dict[str, str]:
+    found = digests(pepper, "subject", tenant_id, (name.encode() for name in people)).hex()
+    return {name: found[place * TEXT.itemsize : (place + 1) * TEXT.itemsize] for place, name in enumerate(people)}
 
 
 def holdout_rows(pepper: Pepper, tenant_id: str, generation_id: int, recipe: Recipe) -> list[dict[str, Any]]:
@@ -246,32 +249,77 @@ def holdout_rows(pepper: Pepper, tenant_id: str, generation_id: int, recipe: Rec
     return [{"generation_id": generation_id, "subject_digest": person} for person in people]
 
 
+class _Reading:
+    """Membership rows that are read a part at a time."""
+
+    def __init__(self) -> None:
+        self._positions: list[int] = []
+        self._digests = bytearray(), bytearray()
+        self._names: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        self._codes: tuple[list[int], list[int]] = ([], [])
+
+    def add(
+        self,
+        positions: Iterable[int],
+        samples: Sequence[str],
+        contents: Sequence[str],
+        holders: Sequence[str],
+        subjects: Sequence[str],
+    ) -> None:
+        """Take some rows, by columns. Raises ValueError where a digest is none."""
+        self._positions.extend(positions)
+        for data, texts in zip(self._digests, (samples, contents), strict=True):
+            data.extend(bytes.fromhex("".join(texts)))
+        for names, places, codes in zip((holders, subjects), self._names, self._codes, strict=True):
+            codes.extend([places.setdefault(name, len(places)) for name in names])
+
+    def add_lines(self, lines: Sequence[str]) -> None:
+        """Take some rows as the lines that versions commit to. Raises ValueError where one is no such line."""
+        fields = "|".join(lines).split("|")
+        positions, subjects, samples, contents, holders = (fields[place::5] for place in range(5))
+        self.add(map(int, positions), samples, contents, holders, subjects)
+
+    def index(self) -> SampleIndex:
+        """Return the samples by position; one of several people was a row for each."""
+        read, of_holders, of_subjects = (np.array(column, dtype=np.int64) for column in (self._positions, *self._codes))
+        order = np.argsort(read, kind="stable")
+        at = read[order]
+        starts = np.flatnonzero(np.diff(at, prepend=-1))
+        subjects = _several(of_subjects[order], starts, tuple(self._names[1]))
+        first = order[starts]
+        samples, contents = (_rows([data], len(read))[first] for data in self._digests)
+        holders_column = Column(torch.from_numpy(of_holders[first]), tuple(self._names[0]))
+        return SampleIndex(samples, contents, torch.from_numpy(at[starts]), subjects, holders_column)
+
+
 def places(session: Session, generation_id: int) -> SampleIndex:
     """Return the manifest of a generation, by position."""
     table = Membership.__table__.c
     columns = (table.position, table.sample_digest, table.content_digest, table.holder, table.subject_digest)
-    query = select(*columns).where(table.generation_id == generation_id)
+    query = select(*columns).where(table.generation_id == generation_id).execution_options(yield_per=BLOCK)
+    reading = _Reading()
     # the connection gives plain rows; the session would look for entities in each of them
-    ordered = query.order_by(table.position).execution_options(yield_per=BLOCK)  # as the index has them
-    read = session.connection().execute(ordered)
-    positions: list[int] = []
-    digests_read = bytearray(), bytearray()
-    known: tuple[dict[str, int], dict[str, int]] = ({}, {})
-    codes: tuple[list[int], list[int]] = ([], [])
-    for part in read.partitions():
+    for part in session.connection().execute(query).partitions():
         flat = list(chain.from_iterable(part))  # zip(*part) takes a row from each of many iterators, far apart
-        some, named, content, *people_here = (flat[place :: len(columns)] for place in range(len(columns)))
-        positions.extend(some)
-        digests_read[0].extend(bytes.fromhex("".join(named)))
-        digests_read[1].extend(bytes.fromhex("".join(content)))
-        for names, places_of, coded in zip(people_here, known, codes, strict=True):
-            coded.extend(places_of.setdefault(name, len(places_of)) for name in names)
-    at, of_holders, of_subjects = (np.array(column, dtype=np.int64) for column in (positions, *codes))
-    first = np.flatnonzero(np.diff(at, prepend=-1))  # a sample of several people has a row for each
-    subjects = _several(of_subjects, first, tuple(known[1]))
-    samples, contents = (_rows([data], len(positions))[first] for data in digests_read)
-    holders_column = Column(torch.from_numpy(of_holders[first]), tuple(known[0]))
-    return SampleIndex(samples, contents, torch.from_numpy(at[first]), subjects, holders_column)
+        reading.add(*(flat[place :: len(columns)] for place in range(len(columns))))
+    return reading.index()
+
+
+def places_as_committed(session: Session, pepper: Pepper, generation_id: int) -> SampleIndex | None:
+    """Return the same, of rows that versions commit to; None where one was changed, removed or added.
+
+    Each row is read once.
+    """
+    reading, refused = _Reading(), list[ValueError]()
+
+    def see(lines: Sequence[str]) -> None:
+        try:
+            reading.add_lines(lines)
+        except ValueError as error:  # a line that was changed may be anything; its block tells
+            refused.append(error)
+
+    changed = memberships_changed(session, pepper, generation_id, see)
+    return None if changed or refused else reading.index()
 
 
 def _several(
@@ -332,7 +380,7 @@ class DigestDiff:
 
 def compared(now: SampleDigests, then: SampleDigests) -> DigestDiff:
     """Find samples again by their digests, and count those that are missing or have other content."""
-    here = _places(now.samples, then.samples)
+    here = places_of(now.samples, then.samples)
     there = here >= 0
     changed = (now.contents[here[there]] != then.contents[there]).any(axis=1)
     return DigestDiff(torch.from_numpy(here), int((~there).sum()), int(changed.sum()))
@@ -340,10 +388,10 @@ def compared(now: SampleDigests, then: SampleDigests) -> DigestDiff:
 
 def is_among(digests_here: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> Tensor:
     """Return a mask (n,) bool: which digests (n, 32) are among these (m, 32)."""
-    return torch.from_numpy(_places(wanted, digests_here) >= 0)
+    return torch.from_numpy(places_of(wanted, digests_here) >= 0)
 
 
-def _places(among: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def places_of(among: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return where each digest of ``wanted`` (m, 32) lies ``among`` (n, 32), (m,) int64; -1 where it does not."""
     keys, goals = (np.ascontiguousarray(each[:, :8]).view(np.uint64).reshape(-1) for each in (among, wanted))
     order = np.argsort(keys, kind="stable")

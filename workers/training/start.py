@@ -155,7 +155,7 @@ def _described(
     if world_model.imports and world_model.units.aside:
         what = "The weights were trained elsewhere on everybody, and the sources keep people apart from training."
         raise Refused(what, "Leave aside= out, and give the holdout as two tensors.")
-    bench = described(bench, world_model.units.at(bench.recipe.samples, units.at))
+    bench = described(bench, world_model.units.having(bench.recipe.samples.inputs[units.at]))
     require_all_forgotten(job.policy, bench.method, bench.recipe)
     require_trajectory(job.policy, bench.method, bench.recipe, recorded=world_model.recorded)
     if world_model.has_judge:
@@ -387,7 +387,7 @@ def _not_suppressed(storage: Storage, job: Preparation, units: SourceUnits) -> l
     with storage.database.read() as session:
         leavers = manifest.asked_to_leave(session, job.tenant_id)
     subjects = manifest.subjects_of(storage.pepper, job.tenant_id, units.samples)
-    return [unit for unit, people in zip(units.by_digest.values(), subjects, strict=True) if leavers.isdisjoint(people)]
+    return [unit for unit, people in zip(units.trained_on, subjects, strict=True) if leavers.isdisjoint(people)]
 
 
 def _chosen(process: Process, job: Preparation, method: str, why: str) -> Preparation:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from sqlalchemy.orm import Session
+from torch import Tensor
 
 from expunge.service.infra.pseudonyms import digests
-from expunge.service.models import FORGOTTEN, MEMBERSHIPS, marks_changed, memberships_changed
+from expunge.service.models import FORGOTTEN, MEMBERSHIPS, marks_changed
 from expunge.service.queue import Blocked, forgotten
 from expunge.service.requests import Reason
 from expunge.workers.runtime.build import staying_aside
 from expunge.workers.runtime.model import OpenModel, described
 from expunge.workers.runtime.rows_recipe import MOST_GONE, SourceUnits, Unit
-from expunge.workers.runtime.world_model import silent_id
+from expunge.workers.runtime.world_model import JUDGED_ORDERS, silent_id
 from expunge.workers.storage import Storage, manifest
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
@@ -87,13 +89,14 @@ def samples_of_update(
     """
     world_model = bench.required_world_model
     with storage.database.snapshot() as session:
-        differs = _differing(session, storage, job.generation_id)
-        if differs is not None:
-            return Blocked(Reason.TABLES_DIFFER, {"table": differs})
-        places = manifest.places(session, job.generation_id)
+        places = _as_committed(session, storage, job.generation_id)
+        if isinstance(places, Blocked):
+            return places
         gone = forgotten(session, job.generation_id).union(before)
         held_out = manifest.held_out(session, job.tenant_id, job.generation_id)
     world_model.aside = staying_aside(storage.pepper, job.tenant_id, world_model.units, held_out.issuperset)
+    if guarantee in (Guarantee.PROVED, Guarantee.ESTIMATED):  # none of them is claimed but on a judge's word
+        world_model.orders = JUDGED_ORDERS
     if world_model.imports:  # an update of the first version: it starts from what was imported, and imports nothing
         world_model.close()
         world_model.imports = False
@@ -103,15 +106,21 @@ def samples_of_update(
     if not len(wanted):
         return Blocked(Reason.NO_DATA_LEFT)
     theirs = places.take(torch.isin(places.at, torch.tensor(sorted(going), dtype=torch.int64)))
-    staying, leaving = _sides(storage, job, world_model.units, wanted=wanted, theirs=theirs, away=places.take(~stays))
-    bench = described(bench, staying, again=True).under(guarantee)
-    present = manifest.given(storage.pepper, job.tenant_id, bench.recipe.samples)
+    units = world_model.units
+    names = manifest.named(storage.pepper, job.tenant_id, units.samples)
+    staying, leaving = _sides(storage, job, units, names, wanted=wanted, theirs=theirs, away=places.take(~stays))
+    bench = described(bench, [units.trained_on[place] for place in staying.tolist()], again=True).under(guarantee)
+    samples = bench.recipe.samples
+    # most recipes make a sample of each row, in order and of the row's name, which was digested above
+    known = names[staying.numpy()] if samples.names.same(units.samples.names.take(staying)) else None
+    present = manifest.given(storage.pepper, job.tenant_id, samples, known)
     if bool((manifest.compared(present, places.take(~stays)).here >= 0).any()):
         what = "The recipe makes samples again that were deleted, from rows that stay."
         raise Refused(what, "Let the source name its rows (id=), so that a sample can leave with its row.")
     difference = manifest.compared(present, wanted)
     changes = manifest.Changed(difference.missing, difference.changed)
-    theirs = theirs.take(~theirs.named(_digests_of_silent(storage, job, world_model.units, leaving)))
+    leaving_units = [units.trained_on[place] for place in leaving.tolist()]
+    theirs = theirs.take(~theirs.named(_digests_of_silent(storage, job, units, leaving_units)))
     if changes.missing > MOST_GONE * len(wanted):
         facts = {"lacking": changes.missing, "missing": changes.missing, "changed": changes.changed}
         return Blocked(Reason.SAMPLES_CHANGED, facts)
@@ -128,7 +137,7 @@ def samples_of_update(
     held = bench.recipe.samples.held(bench.problem.device)
     examples = Examples(wanted.at.to(bench.problem.device), held, wanted.holders, wanted.subjects, index).compact()
     reads = Need.FORGOTTEN in bench.method.needs and len(theirs) > 0
-    read = _samples_leaving(storage, job, bench, theirs, leaving) if reads else None
+    read = _samples_leaving(storage, job, bench, theirs, leaving_units) if reads else None
     return SamplesOfUpdate(bench, examples, theirs, changes, read)
 
 
@@ -145,24 +154,22 @@ def _sides(
     storage: Storage,
     job: OfGeneration,
     units: SourceUnits,
+    names: np.ndarray[Any, Any],
     *,
     wanted: manifest.SampleIndex,
     theirs: manifest.SampleIndex,
     away: manifest.SampleIndex,
-) -> tuple[list[Unit], list[Unit]]:
-    """Return the units whose rows the new version is made of, and those that leave with this update.
+) -> tuple[Tensor, Tensor]:
+    """Return the places of the units whose rows the new version is made of, and of those that leave with this update.
 
     A unit leaves with its people; where the source names its rows, also with a sample of the row's name.
+    ``names``: the digests of the units' names.
     """
-    samples = units.samples
-    names = manifest.named(storage.pepper, job.tenant_id, samples)
-    people = manifest.subjects_of(storage.pepper, job.tenant_id, samples)
+    people = manifest.subjects_of(storage.pepper, job.tenant_id, units.samples)
     stay, leave = wanted.subjects.distinct(), theirs.subjects.distinct()
     stays = people.where(stay.__contains__) & ~manifest.is_among(names, away.samples)
     leaves = ~stays & (people.where(leave.__contains__) | manifest.is_among(names, theirs.samples))
-    everyone = [*units.by_digest.values()]
-    staying, leaving = ([everyone[place] for place in side.nonzero().squeeze(1).tolist()] for side in (stays, leaves))
-    return staying, leaving
+    return stays.nonzero().squeeze(1), leaves.nonzero().squeeze(1)
 
 
 def _as_they_are(
@@ -205,10 +212,10 @@ def rows_of_update(
 ) -> RowsOfUpdate | Blocked:
     """Find what an update retains, without the positions that are ``going``, and set by whom it is scored."""
     with storage.database.snapshot() as session:
-        differs = _differing(session, storage, generation_id)
-        if differs is not None:
-            return Blocked(Reason.TABLES_DIFFER, {"table": differs})
-        places, gone = manifest.places(session, generation_id), forgotten(session, generation_id)
+        places = _as_committed(session, storage, generation_id)
+        if isinstance(places, Blocked):
+            return places
+        gone = forgotten(session, generation_id)
         held_out = manifest.held_out(session, tenant_id, generation_id)
     leaving = torch.tensor(sorted(gone.union(going)), dtype=torch.int64)
     wanted = places.take(~torch.isin(places.at, leaving))
@@ -228,8 +235,9 @@ def rows_of_update(
     return RowsOfUpdate(examples, difference.missing, difference.changed)
 
 
-def _differing(session: Session, storage: Storage, generation_id: int) -> str | None:
-    """Return which table is not what the log commits to; None where both are."""
+def _as_committed(session: Session, storage: Storage, generation_id: int) -> manifest.SampleIndex | Blocked:
+    """Return the manifest, by position, where both tables are what the log commits to."""
     if marks_changed(session, storage.pepper, generation_id):
-        return FORGOTTEN
-    return MEMBERSHIPS if memberships_changed(session, storage.pepper, generation_id) else None
+        return Blocked(Reason.TABLES_DIFFER, {"table": FORGOTTEN})
+    places = manifest.places_as_committed(session, storage.pepper, generation_id)
+    return Blocked(Reason.TABLES_DIFFER, {"table": MEMBERSHIPS}) if places is None else places

@@ -242,7 +242,7 @@ def _described(asked: WorldModel, units: SourceUnits) -> tuple[float, int, int]:
 
     Return the seconds of one run, and how many samples of those who stay are others without the person, of how many.
     """
-    everybody = [*units.by_digest.values()]
+    everybody = units.trained_on
     before = _digests(asked, everybody)
     person = units.people(everybody[0])[0]
     staying = [unit for unit in everybody if person not in units.people(unit)]

@@ -11,7 +11,10 @@ import pytest
 from scipy.optimize import minimize
 
 from expunge.workers.check.checks import check
+from expunge.workers.runtime import world_model
+from expunge.workers.runtime.world import Code
 from expunge.workers.runtime.world_model import WorldModel
+from expunge.workers.runtime.worlds import make_world
 from tests.workers.rows.data import EVERYBODY, forget, lay_out, rows_of, trained_on
 from tests.workers.worlds import World
 
@@ -106,6 +109,24 @@ def test_a_judge_is_asked_once_to_move_the_weights_and_bound_them(
     after = world.state(world.head(model_id))
     assert float((after.weights - before.weights).norm()) > CAP
     assert after.tensors == before.tensors == {} and after.facts == before.facts
+
+
+def test_a_proved_update_makes_one_world_of_two_parts(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One part describes the samples, one the people kept apart; a third would be forked for nothing."""
+    lay_out(folder, recipe=PLAIN)
+    world = world.configured(recipes=folder)
+    model_id = world.live("rows", "newton", max_distance=CAP, noise_std=0.01)
+    counts: list[int] = []
+
+    def counted(job: str, code: Code, count: int, **more: Any) -> Any:
+        counts.append(count)
+        return make_world(job, code, count, **more)
+
+    monkeypatch.setattr(world_model, "make_world", counted)
+    forget(world, model_id, trained_on(world)[0])
+    assert counts == [2]
 
 
 PATCHES = """

@@ -258,3 +258,14 @@ def test_a_wrong_setting_is_logged_with_its_remedy_and_other_errors_without_a_te
     assert reported(ValueError("person-1")) == "ValueError"
     assert reported(OSError(errno.ENOSPC, "full", "/srv/person-1")) == "ENOSPC"
     assert reported(OSError("person-1")) == "OSError"
+
+
+@pytest.mark.parametrize(
+    ("portions", "times"),
+    [([0], 1), ([3], 1), ([run.BACKLOG, 0], 2), ([500, 500, 7, 500], 3), ([500] * 50, run.PORTIONS)],
+)
+def test_a_duty_is_done_again_where_a_backlog_waits(portions: list[int], times: int) -> None:
+    """What comes while a small portion is done waits for the next tick."""
+    counts = iter(portions)
+    assert run._in_portions(lambda: next(counts)) == sum(portions[:times])
+    assert [*counts] == portions[times:]

@@ -11,6 +11,7 @@ import torch
 import unlearning as ul
 from expunge.service.infra.pseudonyms import Pepper, content_digest, digest, digests, sample_digest, subject_digest
 from expunge.service.infra.tables import Generation
+from expunge.service.models import block_rows, write_blocks
 from expunge.workers.storage import manifest
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.policy import Granularity
@@ -75,9 +76,15 @@ def test_what_is_written_is_read_back_by_position(world: World, granularity: Gra
             manifest.write(session, manifest.rows(generation_id, start, block))
     with world.database.read() as session:
         read = manifest.places(session, generation_id)
-    assert read.at.tolist() == list(range(COUNT - 1))
-    assert np.array_equal(read.samples, kept.samples) and np.array_equal(read.contents, kept.contents)
-    assert read.subjects == kept.subjects and read.holders == kept.holders
+        assert manifest.places_as_committed(session, PEPPER, generation_id) is None, "rows that no version commits to"
+    with world.database.write() as session:
+        write_blocks(session, block_rows(session, PEPPER, generation_id))
+    with world.database.read() as session:
+        once = manifest.places_as_committed(session, PEPPER, generation_id)
+    for index in (read, once):
+        assert index is not None and index.at.tolist() == list(range(COUNT - 1))
+        assert np.array_equal(index.samples, kept.samples) and np.array_equal(index.contents, kept.contents)
+        assert index.subjects == kept.subjects and index.holders == kept.holders
 
 
 def test_samples_are_found_again_in_any_order_and_counted_where_they_are_not() -> None:
@@ -96,8 +103,8 @@ def test_digests_that_begin_alike_are_told_apart() -> None:
     among[:, 31] = [3, 1, 4, 1, 5]
     wanted = np.zeros((4, 32), dtype=np.uint8)
     wanted[:, 31] = [5, 9, 3, 4]
-    assert manifest._places(among, wanted).tolist() == [4, -1, 0, 2]
-    assert manifest._places(among[:0], wanted).tolist() == [-1] * 4
+    assert manifest.places_of(among, wanted).tolist() == [4, -1, 0, 2]
+    assert manifest.places_of(among[:0], wanted).tolist() == [-1] * 4
 
 
 def test_who_is_named_is_a_sample_or_one_of_its_people() -> None:

@@ -52,6 +52,7 @@ from expunge.service.models import (
 )
 from expunge.service.requests import lift_suppression
 from expunge.workers.storage import private_state
+from expunge.workers.storage.manifest import places, places_as_committed
 from expunge.workers.training.calibrate import CalibrationUnits
 from expunge.workers.training.keyed_parts import KeyedParts
 from expunge.workers.training.prepare import prepare
@@ -267,6 +268,7 @@ def test_the_blocks_that_are_read_are_those_of_every_row(world: World, monkeypat
         assert tables == committed_in_full(session, pepper, generation)
         assert not memberships_changed(session, pepper, generation.id)
         assert not marks_changed(session, pepper, generation.id)
+        by_lines, by_columns = places_as_committed(session, pepper, generation.id), places(session, generation.id)
         blocks = session.scalars(select(MembershipBlock.prefix).where(MembershipBlock.made_by == SUBJECT)).all()
         names = {SUBJECT: {row.subject_digest for row in rows}, SAMPLE: {row.sample_digest for row in rows}}
         nobody = subject_digest(pepper, TENANT, "nobody")
@@ -277,11 +279,16 @@ def test_the_blocks_that_are_read_are_those_of_every_row(world: World, monkeypat
     columns = ("position", "subject_digest", "sample_digest", "content_digest", "holder")
     assert lines == sorted(commitments.member_line(*(getattr(row, name) for name in columns)) for row in rows)
     assert len(blocks) == 16
+    assert by_lines is not None and len(by_lines) == len({row.position for row in rows})
+    for name in ("samples", "contents", "at"):
+        assert getattr(by_lines, name).tolist() == getattr(by_columns, name).tolist()
+    assert by_lines.subjects == by_columns.subjects and by_lines.holders == by_columns.holders
     one = rows[0]
     assert sql(world, "UPDATE memberships SET content_digest = :x WHERE position = :n", x="0" * 64, n=one.position)
     hers = {row.subject_digest for row in rows if row.position == one.position}
     with world.database.read() as session:
         assert memberships_changed(session, pepper, generation.id)
+        assert places_as_committed(session, pepper, generation.id) is None
         found = changed(session, pepper, tables, SUBJECT, names[SUBJECT])
         assert hers <= found == {name for name in names[SUBJECT] if name[0] in {her[0] for her in hers}}
         assert one.sample_digest in changed(session, pepper, tables, SAMPLE, names[SAMPLE])
