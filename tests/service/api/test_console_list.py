@@ -163,6 +163,7 @@ def test_a_long_list_is_counted_to_a_limit_and_its_pages_go_on(
     assert total(few) == 3 and "page 1 of 2" in few
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # it explains its plans in SQLite's words
 def test_a_page_of_the_list_sorts_no_requests(login: Login, town: list[str], service: Service) -> None:
     client, sent = login(), list[tuple[str, Any]]()
     event.listen(service.database.engine, "before_cursor_execute", lambda *seen: sent.append((seen[2], seen[3])))
