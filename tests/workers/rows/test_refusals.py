@@ -15,6 +15,7 @@ from expunge.workers.runtime.walls import WITHOUT_NAMESPACES, Probe
 from tests.workers.rows.data import ALL, APART, forget, lay_out, model_of, published, trained_on
 from tests.workers.rows.test_judge import PLAIN as HEAD
 from tests.workers.rows.test_methods import NETWORK
+from tests.workers.runtime.template import unreachable
 from tests.workers.worlds import World
 
 
@@ -126,6 +127,8 @@ def test_a_training_that_does_not_repeat_is_served_and_says_so(world: World, fol
 def test_behind_landlock_alone_a_claim_is_the_operators_word(
     world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if reason := unreachable():
+        pytest.skip(reason)
     lay_out(folder)
     world = world.configured(recipes=folder)
     weaker = worlds.Template.start()
