@@ -43,9 +43,9 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def reset() -> None:
         for name, value in (("_asked", False), ("_questions", SimpleQueue()), ("_heard", threading.Event())):
             monkeypatch.setattr(drain, name, value)
+        monkeypatch.setattr(worlds, "_templates", [])  # one that was killed may not have ended yet
 
     reset()
-    monkeypatch.setattr(worlds, "_templates", [])  # an earlier test's may have been killed: its children cannot be read
     return reset
 
 

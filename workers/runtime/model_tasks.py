@@ -417,7 +417,7 @@ def _apart(task: _Task) -> Answer:
 
 def _contents(recipe: Recipe) -> Tensor:
     """Return a digest of each sample, (n, 32) uint8: of its id, its input, its target and its weight."""
-    inputs, targets, names = *recipe.samples.tensors(), recipe.samples.names
+    (inputs, targets), names = recipe.samples.tensors(), recipe.samples.names
     kind = f"{inputs.dtype} {tuple(inputs.shape[1:])} {targets.dtype} {tuple(targets.shape[1:])} ".encode()
     rows = (row_bytes(values.detach().cpu().contiguous().numpy()) for values in (inputs, targets))
     ids = names.encoded(0, len(names))
