@@ -46,9 +46,9 @@ ALONE = (
     "was not traced. Needed: that trace first."
 )
 MATHS = (
-    "Half is a solve of four products in float32, a quarter the pass of the bound, an eighth a gradient at the old "
-    "weights. A kept factor would save the solve, and to take a person out of it costs more (decision 53). Needed: "
-    "products that read the features once, as one kernel."
+    "It is a solve of a few products in float32, the pass of the bound, and a gradient at the old weights. A kept "
+    "factor would save the solve, and to take a person out of it costs more (decision 53). Needed: products that read "
+    "the features once, as one kernel."
 )
 SIGNED = (
     "Of what is left, 28 % is the signature and the check of what was signed, 22 % the statement, 17 % the proofs and "

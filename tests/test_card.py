@@ -1,4 +1,4 @@
-"""``python -m tests.card``, whole on the pretend device, and on the processor what the suite does not do there."""
+"""``python -m tests.card``: whole on the pretend device, on the processor what is no test of the suite itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.card.__main__ import ON_A_CARD_SECONDS, REPORT, STEPS, main
+from tests.card.__main__ import EXPECTED_SECONDS, REPORT, STEPS, main
 from tests.harness.device import folder
 
 EVERY_STEP = [step.name for step in STEPS]
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("card")]  # both
 
 @pytest.mark.parametrize(
     ("device", "steps"),
-    [("cpu", ["broken", "speed", "torchrun"]), pytest.param("pretend", EVERY_STEP, marks=pytest.mark.drill)],
+    [("cpu", ["speed", "torchrun"]), pytest.param("pretend", EVERY_STEP, marks=pytest.mark.drill)],
 )
 def test_every_step_passes_and_is_reported(device: str, steps: Sequence[str]) -> None:
     if device == "pretend" and folder() is None:
@@ -34,6 +34,5 @@ def test_a_step_that_fails_is_named_and_ends_the_command_with_1(capsys: pytest.C
     assert "no-such-device" in json.loads(REPORT.read_text())["steps"][0]["found"]
 
 
-def test_all_steps_are_expected_to_take_eight_minutes_at_most() -> None:
-    assert ON_A_CARD_SECONDS.keys() == {*EVERY_STEP}
-    assert sum(ON_A_CARD_SECONDS.values()) <= 8 * 60
+def test_every_step_has_an_estimate() -> None:
+    assert EXPECTED_SECONDS.keys() == {*EVERY_STEP}

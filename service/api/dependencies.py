@@ -121,7 +121,7 @@ def require_scope(*scopes: Scope) -> Callable[..., Caller]:
             detail = "Send an API key: Authorization: Bearer exp_..."
             raise ApiProblem(401, "key_missing", detail, headers=_CHALLENGE)
         writes = request.method not in _READING
-        with service.database.looking() as session:
+        with service.database.without_transaction() as session:
             holder = known(service, session, request, credentials.credentials)
             read_only = writes and restore_waits(session)
         found = _identified(service, request, holder)

@@ -119,8 +119,8 @@ class Database:
             return connection.execute(question).all()
 
     @contextmanager
-    def looking(self) -> Iterator[Session]:
-        """Open a session whose statements are in no transaction, as ``look``: for a few small questions of each call.
+    def without_transaction(self) -> Iterator[Session]:
+        """Open a session whose statements are in no transaction, as that of ``look``: for a few small questions a call.
 
         On PostgreSQL that spares two round trips; nothing refuses a statement that writes. Raises Busy.
         """

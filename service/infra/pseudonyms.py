@@ -139,18 +139,19 @@ def digests(pepper: Pepper, kind: Kind, tenant_id: str, values: Iterable[bytes |
 
     In hex they are those of ``sample_digest`` and its siblings.
     """
-    # HMAC by its two hashes (RFC 2104): a copy of these is made in C, and one of hmac.HMAC in Python.
+    # HMAC by its two hashes (RFC 2104), of a key that is shorter than a block: a copy of these is made in C, and one of
+    # hmac.HMAC in Python.
     inner, outer = (
         hashlib.sha256(bytes(byte ^ pad for byte in pepper.secret.ljust(64, b"\0"))) for pad in (0x36, 0x5C)
     )
     inner.update(b"expunge/" + kind.encode() + b"\0" + _within(tenant_id, b""))
-    found = bytearray()
+    joined = bytearray()
     for value in values:
         message, whole = inner.copy(), outer.copy()
         message.update(value)
         whole.update(message.digest())
-        found += whole.digest()
-    return bytes(found)
+        joined += whole.digest()
+    return bytes(joined)
 
 
 def content_digest(pepper: Pepper, tenant_id: str, content: bytes) -> str:

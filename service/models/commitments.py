@@ -161,7 +161,7 @@ def _committed(
 
 
 def memberships_changed(
-    session: Session, pepper: Pepper, generation_id: int, see: Callable[[Sequence[str]], object] = len
+    session: Session, pepper: Pepper, generation_id: int, see: Callable[[Sequence[str]], object] | None = None
 ) -> bool:
     """Return whether any membership row of a generation was changed, removed or added. Every row is read.
 
@@ -322,7 +322,7 @@ def _block(pepper: Pepper, generation_id: int, by: str, prefix: str, lines: Iter
 
 
 def _computed(
-    session: Session, pepper: Pepper, generation_id: int, by: str, see: Callable[[Sequence[str]], object] = len
+    session: Session, pepper: Pepper, generation_id: int, by: str, see: Callable[[Sequence[str]], object] | None = None
 ) -> Iterator[tuple[str, str]]:
     """Yield the digest of each block by its prefix, from the rows; of empty blocks too. ``see`` is shown the lines.
 
@@ -339,7 +339,8 @@ def _computed(
         for part in read.partitions():
             flat = list(chain.from_iterable(part))
             names, lines = flat[::2], flat[1::2]
-            see(lines)
+            if see is not None:
+                see(lines)
             yield from zip([name[:digits] for name in names], lines, strict=True)
 
     found = {

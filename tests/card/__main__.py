@@ -34,8 +34,8 @@ from tests.harness.device import folder, on_device
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "build" / "reports" / "card.json"
 STORY = "tests/stories/test_methods_with_rows.py"
-ON_A_CARD_SECONDS = {"contract": 120, "story": 180, "broken": 40, "speed": 60, "torchrun": 20}
-"""what each step is expected to take there: eight minutes at most in all"""
+EXPECTED_SECONDS = {"contract": 120, "story": 180, "broken": 40, "speed": 60, "torchrun": 20}
+"""what each step is expected to take on a card; none has run it yet"""
 CONSOLE = Console(width=120)
 
 
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
         CONSOLE.print("unverified here: no C++ compiler builds the pretend device")
         return 1
     steps = [step for step in STEPS if not chosen.steps or step.name in chosen.steps]
-    expected = sum(ON_A_CARD_SECONDS[step.name] for step in steps)
+    expected = sum(EXPECTED_SECONDS[step.name] for step in steps)
     CONSOLE.print(f"{described(device)}: {len(steps)} steps, about {expected / 60:.0f} minutes on a card")
     outcomes, rows = [], []
     for step in steps:

@@ -359,13 +359,16 @@ class Judge:
         return carry_out(recipe, files, words, {})
 
     def _take(self, objective: Mapping[str, Tensor]) -> None:
-        """Make samples of the features. They are told apart by number, and whose they are each order says."""
+        """Make samples of the features. They are told apart by number, and whose they are each order says.
+
+        Where that fails nothing is kept, of the order before neither: no order may compute with another's features.
+        """
+        self._objective, self._samples = {}, None
         count = len(objective[FEATURES])
         ids = Texts.of(map(str, range(count)))
         nobody = Column(torch.zeros(count, dtype=torch.int64), ("nobody",))
-        weight = objective.get(WEIGHT)
-        self._objective = objective
-        self._samples = Samples(ids, nobody, objective[FEATURES], objective[TARGETS], weight=weight)
+        samples = Samples(ids, nobody, objective[FEATURES], objective[TARGETS], weight=objective.get(WEIGHT))
+        self._objective, self._samples = objective, samples
 
 
 def linear_recipe(

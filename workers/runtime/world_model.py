@@ -209,7 +209,7 @@ class WorldModel:
     _objective: Mapping[str, Tensor] = field(default_factory=dict)
     """of the linear head: features, targets and weights"""
     _objective_of_judge: Mapping[str, Tensor] | None = None
-    """what the judge was handed last"""
+    """what the judge computed with last; None: it answered no order yet, or failed at the last one"""
     _metric: str | None = None
     recorded: bool = False
     """the recipe gives the steps of the training elsewhere"""
@@ -533,12 +533,14 @@ class WorldModel:
         measures = reads_apart and (self.brings_holdout or any(self.aside.values()))
         apart = {APART: self._features_apart} if measures else {}
         objective = {} if self._objective_of_judge is self._objective else {OBJECTIVE: self._objective}
+        self._objective_of_judge = None  # until it has answered
         try:
-            self._objective_of_judge = self._objective
-            return self._ask(self._judge, task, about, {**objective, **apart, **files})
+            answer = self._ask(self._judge, task, about, {**objective, **apart, **files})
         except Refused:
             self.close()  # another method may be tried next, in a world of its own
             raise
+        self._objective_of_judge = self._objective
+        return answer
 
     @cached_property
     def _judge(self) -> World:

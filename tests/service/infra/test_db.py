@@ -239,7 +239,7 @@ def test_a_look_finds_what_a_session_finds_and_leaves_the_connection_as_it_was(d
             session.add(Lease(name=f"lease {count:02}", owner="me", token=count, expires_at=0))
 
 
-@pytest.mark.parametrize("scope", [Database.read, Database.looking])
+@pytest.mark.parametrize("scope", [Database.read, Database.without_transaction])
 def test_a_connection_of_postgresql_keeps_what_it_has_prepared(
     database: Database, scope: Callable[[Database], AbstractContextManager[Session]]
 ) -> None:

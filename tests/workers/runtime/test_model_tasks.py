@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from safetensors.torch import save
 
 import unlearning as ul
 from expunge.workers.runtime.model_tasks import FEATURES, OBJECTIVE, TARGETS, WEIGHTS, Judge, _contents
+from expunge.workers.runtime.world_model import WorldModel
+from unlearning.types import Refused
 
 IDS = ["one", "zw\u00f6lf", "three"]
 HEAD: dict[str, Any] = {
@@ -65,3 +69,29 @@ def test_a_judge_keeps_the_features_that_it_was_handed_last() -> None:
         assert torch.equal(brought["learned"], Judge()(files, words)[1]["learned"])
         answers.append(brought["learned"])
     assert not torch.equal(*answers) and WEIGHTS not in brought
+    wrong = save({FEATURES: torch.randn(5, 2).double(), TARGETS: torch.tensor([0, 1] * 3)})
+    with pytest.raises(ul.RecipeError):
+        judge({"examples": examples, OBJECTIVE: memoryview(wrong)}, words)
+    with pytest.raises(ValueError, match="brings no features"):
+        judge({"examples": examples}, words)
+
+
+def test_a_judge_that_failed_is_handed_the_features_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have kept none; after an answer it has them."""
+    model, handed = WorldModel.__new__(WorldModel), list[bool]()
+    features = {FEATURES: torch.ones(1, 2)}
+    model.__dict__ |= {"_head": HEAD, "_metric": None, "_objective": features, "_judge": None, "_world": None}
+
+    def ask(
+        _model: WorldModel, _judge: object, _task: str, _words: object, files: Mapping[str, Any]
+    ) -> tuple[Any, Any]:
+        handed.append(OBJECTIVE in files)
+        if len(handed) in (1, 4):
+            raise (Refused("no", "no") if len(handed) == 1 else MemoryError)
+        return {}, {}
+
+    monkeypatch.setattr(WorldModel, "_ask", ask)
+    for _ in range(6):
+        with suppress(Refused, MemoryError):
+            model._compute("measure", {"guarantee": "none"}, {})
+    assert handed == [True, True, False, False, True, False]
