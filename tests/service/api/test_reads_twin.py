@@ -68,7 +68,8 @@ def furnished(service: Service, dice: random.Random) -> list[str]:
     with service.database.write() as session:
         requests = [accept(session, service.pepper, TENANT, order, NO_WINDOWS).request.id for order in orders]
         at = now(session)
-        for model in session.scalars(select(Model)):
+        # ids are random: in their order, the same seed would draw another world each time
+        for model in session.scalars(select(Model).order_by(Model.name)):
             drawn_model(session, model, at, dice)
         limited = DeletionRequest.models.is_not(None) & DeletionRequest.suppress_after.is_not(None)
         session.execute(update(DeletionRequest).where(limited).values(suppress_after=MODELS // 2))
@@ -77,7 +78,8 @@ def furnished(service: Service, dice: random.Random) -> list[str]:
         for place, digest in enumerate(digests * 2):
             lifted = at if place == 0 else None
             session.add(Hold(id=new_id(), tenant_id=TENANT, reason="r", created_at=at, lifted_at=lifted, **digest))
-        for task in session.scalars(select(Task)):
+        tasks = session.execute(select(Task, Model.name).join(Model, Model.id == Task.model_id))
+        for task, _ in sorted(tasks, key=lambda row: (requests.index(row[0].request_id), row[1])):
             if task.request_id in requests[:2]:  # no worker has begun with these
                 task.reason, task.not_before = (
                     dice.choice((None, Reason.AWAITING_BATCH)),
@@ -104,7 +106,8 @@ def drawn_model(session: Session, model: Model, at: int, dice: random.Random) ->
     served.report = dice.choice((None, {}, {"seconds": 800.0}, {"seconds": 900, "expected_repeats": repeats}))
     for position in dice.sample(range(20), 4):
         session.add(Removal(generation_id=served.id, position=position, version_id="v"))
-    versions = session.scalars(select(Version).where(Version.model_id == model.id)).all()
+    numbered = select(Version).where(Version.model_id == model.id).order_by(Version.number)
+    versions = session.scalars(numbered).all()
     for name in dice.sample(("a", "b", "c"), dice.randrange(4)):
         reported = dice.choice(versions).id
         session.add(Consumer(model_id=model.id, name=name, tenant_id=TENANT, version_id=reported, seen_at=at))
