@@ -41,7 +41,7 @@ def settings_kept() -> Iterator[None]:
         _flushes_denormal(),
         torch.is_anomaly_enabled(),
     )
-    deterministic, of_a_card = _deterministic(), list(_of_a_card())
+    deterministic, of_a_card = torch.get_deterministic_debug_mode(), list(_of_a_card())
     try:
         with torch.set_grad_enabled(torch.is_grad_enabled()):
             yield
@@ -51,8 +51,8 @@ def settings_kept() -> Iterator[None]:
         torch.set_default_dtype(dtype)
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)
-        if _deterministic() != deterministic:  # torch loads its whole compiler to set it: over a second, 70 MB
-            torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
+        # its other name, use_deterministic_algorithms, loads torch's whole compiler: a second, 70 MB
+        torch.set_deterministic_debug_mode(deterministic)
         for owner, name, value in of_a_card:
             setattr(owner, name, value)
         torch.autograd.set_detect_anomaly(anomalies)
@@ -69,11 +69,6 @@ def _of_a_card() -> Iterator[tuple[object, str, object]]:
     for owner, name in OF_A_CARD:
         with suppress(RuntimeError):  # torch cannot tell it where the block around this one used both of its interfaces
             yield owner, name, getattr(owner, name)
-
-
-def _deterministic() -> tuple[bool, bool]:
-    """Return whether algorithms have to be deterministic, and whether others only raise a warning."""
-    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def _flushes_denormal() -> bool:

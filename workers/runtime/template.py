@@ -51,7 +51,7 @@ def main(handle: int) -> None:
 
     # pyarrow imports pandas, where it is installed, for the first column that becomes an array: 0.15 s of each part.
     _load(("pandas", "pyarrow.parquet", "pyarrow.compute", "pyarrow.ipc", "pyarrow.pandas_compat"))
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")  # its other name, use_deterministic_algorithms, loads the compiler
     torch.manual_seed(0)  # the first call of a process takes 4 ms; every world seeds its own generators again
     serve(channel, {"standing": sorted(walls.standing), "lacking": [*walls.lacking]})
 
@@ -96,6 +96,10 @@ def _load(modules: Sequence[str]) -> None:
     for module in lacking:
         with suppress(Exception):
             __import__(module)
+    if COMPILER[0] in lacking:
+        import torch  # noqa: PLC0415
+
+        torch.use_deterministic_algorithms(True, warn_only=True)  # what it compiles, too
     if any(module in sys.modules for module in lacking):
         _settle()
 

@@ -1,4 +1,4 @@
-"""A template ends after idle minutes with the libraries that it holds, and no sooner than its last use."""
+"""A template holds no library that nobody asked for, and ends after idle minutes with those that it has."""
 
 from __future__ import annotations
 
@@ -11,9 +11,20 @@ from expunge.workers.runtime import worlds
 from expunge.workers.runtime.world import Code
 from expunge.workers.runtime.worlds import IDLE_SECONDS, declare, end_idle_template, template
 from tests.workers.worlds import World
+from unlearning.types import Refused
 
 RECIPE = b"import unlearning as ul\ndef recipe(rows: ul.Rows = ul.table('t.csv', person='p')): ...\n"
 CODE = Code("recipe", {"recipe.py": RECIPE})
+
+
+SAYS = """import sys
+from unlearning.types import RecipeError
+import {library}
+compiles = "tor" "ch._dynamo" in sys.modules
+mode = sys.modules["tor" "ch"].get_deterministic_debug_mode()
+raise RecipeError(f"{{compiles}} {{mode}}", "It is what this module says of itself.")
+"""
+"""a recipe that answers, in place of training, whether the compiler of torch is loaded, and how torch computes"""
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +44,13 @@ def test_an_idle_template_ends_and_the_next_use_starts_another() -> None:
     assert first.process.returncode is not None, "it was waited for: no zombie is left"
     assert declare(CODE) == answer
     assert template() is not first
+
+
+def test_the_compiler_of_torch_is_loaded_for_recipes_that_name_torch_alone() -> None:
+    """It is a second of CPU at each start, and 70 MB; torch's own setter of deterministic algorithms loads it too."""
+    for library, answer in (("math", "False 1"), ("torch", "True 1")):
+        with pytest.raises(Refused, match=answer):
+            declare(Code("recipe", {"recipe.py": SAYS.format(library=library).encode()}))
 
 
 def test_a_template_whose_line_is_open_does_not_end() -> None:
