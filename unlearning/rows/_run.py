@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from unlearning.types import RecipeError
+
+MOST_PROCESSES = 64
+"""of one part"""
 
 
 @dataclass(frozen=True)
@@ -13,7 +19,7 @@ class TrainingRun:
 
     Args:
         start: the files that the part before published, by name; None in the first part.
-        rank, world: the number of this process of the part, and of all of them. So far a part is one process.
+        rank, world: the number of this process of the part, from 0, and how many there are.
         resumed: what ``checkpoint`` was last given before the part was interrupted; None: it begins. So far it always
             does.
     """
@@ -29,9 +35,27 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class RunParameter(TrainingRun):
-    """Marks the parameter that gets a ``TrainingRun``, see ``run``; where nobody fills it in, the first part's."""
+    """Marks the parameter that gets a ``TrainingRun``, see ``run``.
+
+    Where nobody fills it in, as by hand, it is the first part's; under torchrun, that of its process.
+    """
+
+    processes: int = 1
 
 
-def run() -> Any:
-    """Ask for the part's ``TrainingRun``: ``def recipe(rows=ul.table(...), run=ul.run())``."""
-    return RunParameter()
+def run(processes: int = 1) -> Any:
+    """Ask for the part's ``TrainingRun``: ``def recipe(rows=ul.table(...), run=ul.run())``.
+
+    Args:
+        processes: how many train a part together, 1 to 64. Each calls the recipe, and finds the others as under
+            torchrun: by ``torch.distributed.init_process_group()``, Accelerate, Lightning or Transformers. What the
+            first one returns is the result. Another number gives other bits: to change it is to change the recipe.
+
+    Raises:
+        RecipeError: ``processes`` is out of range.
+    """
+    if not isinstance(processes, int) or not 1 <= processes <= MOST_PROCESSES:
+        what = f"ul.run(processes={processes!r}) is out of range."
+        raise RecipeError(what, f"Write a whole number from 1 to {MOST_PROCESSES}.")
+    rank, world = (int(os.environ.get(name, usual)) for name, usual in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    return RunParameter(rank=rank, world=world, processes=processes)

@@ -20,6 +20,7 @@ from expunge.service.infra.pseudonyms import Pepper, subject_digest
 from expunge.workers.runtime.drain import look_on
 from expunge.workers.runtime.jobs import ASIDE, MAPPED, MEMBER, ROWS, START, pack, unpack
 from expunge.workers.runtime.mapping import BlockMaker, KeptBlocks, open_public_files
+from expunge.workers.runtime.ranks import NEEDED
 from expunge.workers.runtime.rows_recipe import RowsRecipe, SourceUnits
 from expunge.workers.runtime.work import work_of
 from expunge.workers.runtime.world import seal
@@ -149,6 +150,10 @@ class WorldBuild:
             self._repeat(chains, before, progress)
 
     def _world(self, count: int, progress: Progress, of: Template | None = None) -> AbstractContextManager[World]:
+        lacking = sorted(NEEDED - template().probe.standing) if self.recipe.processes > 1 else []
+        if lacking:
+            what = f"The recipe trains by {self.recipe.processes} processes, and this worker cannot wall off: "
+            raise Refused(f"{what}{', '.join(lacking)}.", "Run `expunge doctor`: it says what to allow.")
         return make_world(
             "train",
             self.recipe.code,

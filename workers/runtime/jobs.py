@@ -60,7 +60,7 @@ def declare(module: ModuleType, _files: Files, _order: Mapping[str, Any]) -> Out
     weights = {
         name: [default.path, default.sha256] for name, default in defaults.items() if isinstance(default, WeightsFile)
     }
-    runs = [name for name, default in defaults.items() if isinstance(default, RunParameter)]
+    runs = {name: default.processes for name, default in defaults.items() if isinstance(default, RunParameter)}
     unknown = [name for name, default in defaults.items() if default is inspect.Parameter.empty]
     if unknown:
         what = f"recipe() has a parameter {unknown[0]!r} without a source."
@@ -70,13 +70,15 @@ def declare(module: ModuleType, _files: Files, _order: Mapping[str, Any]) -> Out
     for source in (default for default in defaults.values() if isinstance(default, ReaderSource)):
         _require_own(module, source.call, "reader")
     merges = callable(getattr(module, "merge", None))
-    facts = {"sources": sources, "public": public, "run": runs[:1], "merges": merges}
+    facts = {"sources": sources, "public": public, "run": [*runs][:1], "merges": merges}
+    processes = max(runs.values(), default=1)
     maps = {
         name: {function.__name__: _files_of(module, function, public) for function in default.functions}
         for name, default in defaults.items()
         if isinstance(default, Source) and default.functions
     }
-    return facts | ({"maps": maps} if maps else {}) | ({"weights": weights} if weights else {}), b"", None
+    more = {"maps": maps, "weights": weights, "processes": processes if processes > 1 else None}
+    return facts | {name: value for name, value in more.items() if value}, b"", None
 
 
 def train(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome:
@@ -84,6 +86,11 @@ def train(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Outcome
     with what scores them by other rows.
     """
     made = _called(module, files, order)
+    if order["rank"]:  # the first process answers for all
+        return {}, b"", None
+    if isinstance(made, Recipe) and order["processes"] > 1:
+        what = f"ul.run(processes={order['processes']}) is of a recipe that trains by itself; this one leaves it to us."
+        raise RecipeError(what, "Return ul.Published of the trained model, or leave processes out.")
     published = trained(made, order["device"]) if isinstance(made, Recipe) else _published("recipe", made)
     brings_holdout = isinstance(made, Recipe) and not callable(made.holdout)
 
@@ -154,7 +161,7 @@ def _called(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Any:
     given |= {name: Path(path) for name, path in order["public"].items()}
     given |= {name: None if path is None else Path(path) for name, path in order["weights"].items()}
     start = None if order["start"] is None else unpack(order["start"], files[START])
-    given |= dict.fromkeys(order["run"], TrainingRun(start))
+    given |= dict.fromkeys(order["run"], TrainingRun(start, order["rank"], order["processes"]))
     return _recipe(module)(**given)
 
 

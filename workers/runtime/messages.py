@@ -10,6 +10,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+CPU = "cpu seconds"
+"""among the facts that a process answers: what it used"""
 MOST_FILES = 250
 """descriptors of one message; the kernel takes 253"""
 

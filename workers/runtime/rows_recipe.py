@@ -60,6 +60,7 @@ class RowsRecipe:
         closed: folders and files that no world of it sees.
         maps: the functions that are mapped over each source, with the public files that each takes.
         weights: path and SHA-256, by parameter, of a model that was trained elsewhere on everybody.
+        processes: how many train a part together.
     """
 
     code: Code = field(repr=False)
@@ -73,6 +74,7 @@ class RowsRecipe:
     closed: Sequence[str] = field(repr=False)
     maps: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     weights: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    processes: int = 1
 
     @property
     def source_kinds(self) -> tuple[str, ...]:
@@ -96,6 +98,7 @@ class RowsRecipe:
             "public": {name: str(self.roots[name] / path) for name, (path, _) in self.public.items()},
             "start": start,
             "run": self.run,
+            "processes": self.processes,
             "maps": self.maps,
         }
 
@@ -241,6 +244,7 @@ def declared(settings: Settings, tenant_id: str, name: str) -> RowsRecipe:
         closed=closed,
         maps=facts.get("maps", {}),
         weights={name: (path, sha256) for name, (path, sha256) in facts.get("weights", {}).items()},
+        processes=facts.get("processes", 1),
     )
 
 

@@ -33,7 +33,8 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from expunge.workers.runtime import kernel
-from expunge.workers.runtime.messages import receive, send
+from expunge.workers.runtime.messages import CPU, receive, send
+from expunge.workers.runtime.ranks import fork_ranks
 from expunge.workers.runtime.walls import FOLDER, NOBODY, Wall, Walls, enter
 
 READY = b"."
@@ -45,12 +46,11 @@ SEALS = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
 LONGEST_ANSWER = 16 << 20
 """bytes of the JSON of an answer; what is longer belongs into its data"""
 
-CPU = "cpu seconds"
-"""among the facts of a part: what it used"""
 ADVISING = ("RecipeError", "Refused")
 """errors of the library that say what happened and what to write instead; the texts of others may name a person"""
 FULL = {errno.ENOSPC: "ENOSPC", errno.EDQUOT: "EDQUOT"}
 """errors of a disk without room, which may pass"""
+MAY_PASS = frozenset({"MemoryError", *FULL.values()})
 IN_SCORE = " in its score"
 """behind the type of an error of what scores a part: it is not met where the recipe is called by hand"""
 ENDED_ITSELF = 3
@@ -424,15 +424,26 @@ def _be_part(task: _Task, module: ModuleType, channel: socket.socket, walls: Wal
     if words is None:
         return
     *tables, answer = files
+    nonce = words["nonce"]
+
+    def failed(raised: Sequence[Any] | None) -> None:
+        if raised is not None:
+            send(channel, {"nonce": nonce, "raised": raised})
+        os._exit(0)
+
+    ranks = fork_ranks(words["order"].get("processes", 1), failed)
+    channel = ranks.channel or channel
     _seed(task, words["seed"])
     scoring = False
     try:
-        facts, data, score = task.job(module, open_files(words["files"], tables), words["order"])
-        _write(answer, data)
+        order = {**words["order"], "rank": ranks.rank}
+        facts, data, score = task.job(module, open_files(words["files"], tables), order)
+        if ranks.rank == 0:
+            _write(answer, data)
         os.close(answer)
-        used = sum(os.times()[:4])
-        send(channel, {"nonce": words["nonce"], "facts": {**facts, CPU: used}})
-        if not words["scored"]:
+        used = sum(os.times()[:4]) + ranks.await_others()
+        send(channel, {"nonce": nonce, "facts": {**facts, CPU: used}})
+        if not words["scored"] or ranks.rank:
             return
         words, files = receive(channel)
         scoring = True
@@ -441,8 +452,9 @@ def _be_part(task: _Task, module: ModuleType, channel: socket.socket, walls: Wal
             send(channel, {"nonce": words["nonce"], "facts": dict(facts)})
     except BaseException as error:  # SystemExit too
         raised = _describe(error, walls.opened[-1])
-        if scoring and not isinstance(error, MemoryError):  # whose name tells that it may pass
-            raised[0] += IN_SCORE
+        if raised[0] not in MAY_PASS:  # which are known by their name
+            raised[0] += ranks.place + (IN_SCORE if scoring else "")
+        ranks.let_others_speak()
         send(channel, {"nonce": words and words["nonce"], "raised": raised})
 
 

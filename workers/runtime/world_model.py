@@ -561,7 +561,7 @@ class WorldModel:
         """Have a task carried out beside the recipe's code, on the rows of these units."""
         handles = handles_of(self._opened(staying), ROWS)
         handles |= handles_of(self._opened(apart), ASIDE) if apart else {}
-        about = self.recipe.order(imports=self.imports) | {"guarantee": Guarantee.NONE.value}
+        about = self.recipe.order(imports=self.imports) | {"guarantee": Guarantee.NONE.value, "processes": 1}
         try:
             return self._ask(self._part(), task, about | dict(words or {}), files or {}, handles)
         except BaseException as error:

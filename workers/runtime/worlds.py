@@ -236,8 +236,8 @@ def _require_results(reply: Mapping[str, Any]) -> None:
             raise Refused(what, hint)
         case {"raised": ["MemoryError", *_]} | {"passing": _}:
             raise MemoryError("a process that reads rows or trains had too little memory")
-        case {"raised": [error, *_]} if (name := error.removesuffix(IN_SCORE)) in FULL.values():
-            number = getattr(errno, name)
+        case {"raised": [error, *_]} if error in FULL.values():
+            number = getattr(errno, error)
             raise OSError(number, os.strerror(number))
         case {"raised": [error, path, file, line, _]}:
             replaced = packages.replaced()
