@@ -190,16 +190,30 @@ def give_back(database: Database, job: Work, owner: str, phase: str) -> None:
         release(session, job.lease.name)
 
 
-def _put_back(session: Session, job: Deletions) -> None:
-    """Let the tasks of a claim wait as they did before it."""
-    theirs = select(Task.id).where(
+def moved_on(session: Session, job: Work) -> None:
+    """Count no attempt before this one: it left a point that the next one goes on from."""
+    if isinstance(job, Deletions):
+        change_tasks(session, list(_running(session, job)), attempts=1)
+    else:
+        session.get_one(Generation, job.generation_id).attempts = 1
+
+
+def _running(session: Session, job: Deletions) -> dict[str, int]:
+    """Return the attempts of those tasks of a claim that are carried out by it, by id."""
+    theirs = select(Task.id, Task.attempts).where(
         Task.model_id == job.model_id, Task.status == "running", Task.lease_token == job.lease.token
     )
-    running = frozenset(session.scalars(theirs))
+    return {task: attempts for task, attempts in session.execute(theirs)}
+
+
+def _put_back(session: Session, job: Deletions) -> None:
+    """Let the tasks of a claim wait as they did before it."""
+    running = _running(session, job)
     alike: dict[tuple[int, int], list[str]] = {}
     for task in job.tasks:
         if task.id in running:
-            alike.setdefault((task.attempts, task.group), []).append(task.id)
+            attempts = min(task.attempts, running[task.id] - 1)
+            alike.setdefault((attempts, task.group), []).append(task.id)
     for (attempts, group), ids in alike.items():
         change_tasks(session, ids, status="queued", attempts=attempts, lease_token=group or None)
     settle(session, (task.request_id for task in job.tasks))

@@ -18,7 +18,7 @@ from unlearning.rows._paths import open_public, path_beneath
 from unlearning.rows._people import is_aside
 from unlearning.rows._read import to_arrow
 from unlearning.rows._rows import Rows, set_apart
-from unlearning.rows._run import RunParameter, TrainingRun, run
+from unlearning.rows._run import CHECKPOINT_SECONDS, RunParameter, TrainingRun, run
 from unlearning.rows.declarations import (
     PublicFile,
     ReaderSource,
@@ -38,6 +38,7 @@ from unlearning.rows.declarations import (
 from unlearning.rows.published import Published
 
 __all__ = [
+    "CHECKPOINT_SECONDS",
     "MapFunction",
     "MappedBefore",
     "OpenSource",

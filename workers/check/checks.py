@@ -80,6 +80,9 @@ class PartsInMemory:
     def keep(self, key: str, part: MadePart) -> None:
         self.made[key] = part
 
+    def keep_point(self, key: str, part: MadePart) -> None:
+        self.made[key] = part
+
     def keep_many(self, parts: Mapping[str, MadePart]) -> None:
         self.made.update(parts)
 
@@ -150,17 +153,20 @@ def _trained(recipe: RowsRecipe, units: SourceUnits, settings: Settings) -> list
     measured = unscored if score is None else f"its score is {score:.4g}"
     published = bytes_of(fitted.weights)
     what = f"In {seconds:.1f} s of work; it publishes {len(published):,} bytes, and {measured}. Retrain takes as long."
-    return [Finding("the recipe runs", True, what), _repeats(build.repeats, settings.trial_seconds, published)]
+    return [Finding("the recipe runs", True, what), _repeats(build, settings.trial_seconds, published)]
 
 
-def _repeats(same: bool | None, most: float, published: bytes) -> Finding:
-    match same:
+def _repeats(build: WorldBuild, most: float, published: bytes) -> Finding:
+    went_on = ", though one was interrupted and went on from its checkpoint" if build.looks else ""
+    match build.repeats:
         case True:
-            return Finding("it repeats", True, "Two processes made the same bytes.")
+            return Finding("it repeats", True, f"Two processes made the same bytes{went_on}.")
         case False:
             what = "Two processes made different bytes of the same rows, and certificates will say so."
             stamped = b"train_finish_time" in published and MOMENT.search(published)
             hint = CATBOOST if stamped else "Seed what draws, and leave the clock out."
+            if build.looks:
+                hint += " One was interrupted: give run.checkpoint all that the rest of the training follows from."
             return Finding("it repeats", True, what, hint)
         case None:
             return Finding("it repeats", True, f"Not tried: it takes more than EXPUNGE_TRIAL_SECONDS ({most:g} s).")

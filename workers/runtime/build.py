@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -17,9 +17,10 @@ from torch import Tensor
 
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import Pepper, subject_digest
-from expunge.workers.runtime.drain import look_on
+from expunge.workers.runtime.drain import look_on, undivided
 from expunge.workers.runtime.jobs import ASIDE, MAPPED, MEMBER, ROWS, START, pack, unpack
 from expunge.workers.runtime.mapping import BlockMaker, KeptBlocks, open_public_files
+from expunge.workers.runtime.points import RESUMED, TakenPoints
 from expunge.workers.runtime.ranks import NEEDED
 from expunge.workers.runtime.rows_recipe import RowsRecipe, SourceUnits
 from expunge.workers.runtime.work import work_of
@@ -56,6 +57,7 @@ class Parts(KeptBlocks, Protocol):
 
     def load(self, key: str) -> MadePart | None: ...
     def keep(self, key: str, part: MadePart) -> None: ...
+    def keep_point(self, key: str, part: MadePart) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,36 @@ class _Planned:
     rows: Mapping[str, SealedRows]
     last: bool
     """no part starts from it, so it is scored"""
+
+
+class _Interrupted(Exception):
+    """A trial was interrupted, as it was to be."""
+
+
+@dataclass
+class _Trial:
+    """A part that is made a second time: interrupted at a call of ``checkpoint``, where it calls that, and resumed."""
+
+    leave_at: int | None
+    last: MadePart | None = None
+
+    def interrupt(self, point: MadePart) -> None:
+        """Raise _Interrupted at the first point; a later one comes by the clock, and is left."""
+        if self.last is None:
+            self.last = point
+            raise _Interrupted
+
+
+@dataclass(frozen=True)
+class _GoingOn:
+    """What takes the points of a part, the files by which it offers them and goes on, and what was before them: the
+    seconds that it took, and its walls.
+    """
+
+    points: TakenPoints | None = None
+    files: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    walls: tuple[str, ...] = ()
 
 
 @dataclass
@@ -88,6 +120,10 @@ class WorldBuild:
     """seconds that a part may take to be made twice, once"""
     repeats: bool | None = None
     """whether the second time gave the same bytes; None: there was none"""
+    may_resume: bool = True
+    """whether a part that was interrupted may go on: not where one that did is known to end in other bytes"""
+    looks: int = 0
+    """how often the last part looked whether it is to offer a point to go on from"""
     _made: dict[str, MadePart] = field(default_factory=dict)
     """by the SHA-256 of the bytes that are published of it"""
     _answers: dict[tuple[str, str, str | None], Fitted] = field(default_factory=dict)
@@ -221,17 +257,30 @@ class WorldBuild:
         if not self._blocks.repeats:
             self.repeats = False
             return
-        other = Template.start()
-        try:
-            with self._world(1, progress, other) as world:
-                self.repeats = self._train(planned, before, world, {}).data == part.data
-        finally:
-            other.kill()
+        trial = _Trial(leave_at=max(1, self.looks // 2) if self.looks else None)
+        while True:
+            other = Template.start()
+            try:
+                with self._world(1, progress, other) as world:
+                    self.repeats = self._train(planned, before, world, {}, trial).data == part.data
+                return
+            except _Interrupted:
+                trial.leave_at = None
+            finally:
+                other.kill()
 
     def _train(
-        self, planned: _Planned, start: MadePart | None, world: World, aside: Mapping[str, SealedRows]
+        self,
+        planned: _Planned,
+        start: MadePart | None,
+        world: World,
+        aside: Mapping[str, SealedRows],
+        trial: _Trial | None = None,
     ) -> MadePart:
-        """Train a part in the world. ``aside``: the rows that it is scored by, where no part starts from it."""
+        """Train a part in the world; it goes on from the point where it was interrupted, if it was.
+
+        ``aside``: the rows that it is scored by, where no part starts from it. ``trial``: it is interrupted on purpose.
+        """
         begun = time.perf_counter()
         with ExitStack() as stack:
             files = handles_of(planned.rows, ROWS)
@@ -239,9 +288,41 @@ class WorldBuild:
                 files[START] = stack.enter_context(sealed(start.data))
             words = self.recipe.order(None if start is None else start.listing) | {"device": str(self.device)}
             scored = handles_of(aside, ASIDE) if planned.last else None
-            outcome = world(PartOrder(words, files, scored, seed_of(planned.part)))
+            going_on = stack.enter_context(self._going_on(self._key(planned, start), trial))
+            files |= going_on.files
+            outcome = world(PartOrder(words, files, scored, seed_of(planned.part), going_on.points))
         seconds = work_of(time.perf_counter() - begun, outcome.cpu_seconds, str(self.device))
-        return _made(outcome, outcome.score, seconds)
+        part = _made(outcome, outcome.score, seconds + going_on.seconds)
+        return replace(part, walls=Enclosure.weakest([part.walls, *going_on.walls]).value)
+
+    @contextmanager
+    def _going_on(self, key: str, trial: _Trial | None) -> Iterator[_GoingOn]:
+        """Yield what a part of this key may go on from, and what takes the points that it offers."""
+        if not self.recipe.run:
+            yield _GoingOn()
+            return
+        name = self.parts.key_of(f"point {key}")
+        last = trial.last if trial else self.parts.load(name) if self.may_resume else None
+        begun, seconds = time.perf_counter(), 0.0 if last is None else last.seconds
+        before = () if last is None else (last.walls,)
+        walls = Enclosure.weakest([template().probe.strength.value, *before]).value
+
+        def keep(data: Sequence[bytes]) -> None:
+            listing, packed = pack({f"{RESUMED}{rank}": part for rank, part in enumerate(data)})
+            point = MadePart(tuple(listing), packed, None, walls, seconds + time.perf_counter() - begun)
+            if trial is None:
+                self.parts.keep_point(name, point)
+            else:
+                trial.interrupt(point)
+
+        points = TakenPoints(self.recipe.processes, keep, trial.leave_at if trial else None)
+        with undivided(), ExitStack() as stack:  # the claim goes back once the part has had its time to leave
+            stack.callback(points.close)
+            resumed = {} if last is None else unpack(last.listing, last.data)
+            files = {name: stack.enter_context(sealed(data)) for name, data in resumed.items()}
+            yield _GoingOn(points, points.files | files, seconds, before)
+            if trial is None:
+                self.looks = points.calls
 
     def _merged(self, members: Fitted | None) -> Fitted:
         """Return one file of the members: what the recipe's ``merge`` makes of them, or an archive of all."""

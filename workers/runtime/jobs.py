@@ -14,7 +14,8 @@ from typing import Any
 from safetensors.torch import save
 
 from expunge.workers.runtime.model_tasks import carry_out, trained
-from expunge.workers.runtime.world import Files, Score
+from expunge.workers.runtime.points import RESUMED, OwnPoints
+from expunge.workers.runtime.world import POINT, Files, Score
 from unlearning.recipe import Recipe
 from unlearning.rows import (
     MappedBefore,
@@ -60,7 +61,7 @@ def declare(module: ModuleType, _files: Files, _order: Mapping[str, Any]) -> Out
     weights = {
         name: [default.path, default.sha256] for name, default in defaults.items() if isinstance(default, WeightsFile)
     }
-    runs = {name: default.processes for name, default in defaults.items() if isinstance(default, RunParameter)}
+    runs = {name: default for name, default in defaults.items() if isinstance(default, RunParameter)}
     unknown = [name for name, default in defaults.items() if default is inspect.Parameter.empty]
     if unknown:
         what = f"recipe() has a parameter {unknown[0]!r} without a source."
@@ -71,13 +72,17 @@ def declare(module: ModuleType, _files: Files, _order: Mapping[str, Any]) -> Out
         _require_own(module, source.call, "reader")
     merges = callable(getattr(module, "merge", None))
     facts = {"sources": sources, "public": public, "run": [*runs][:1], "merges": merges}
-    processes = max(runs.values(), default=1)
+    run = next(iter(runs.values()), RunParameter())
     maps = {
         name: {function.__name__: _files_of(module, function, public) for function in default.functions}
         for name, default in defaults.items()
         if isinstance(default, Source) and default.functions
     }
-    more = {"maps": maps, "weights": weights, "processes": processes if processes > 1 else None}
+    more = {"maps": maps, "weights": weights} | {
+        name: getattr(run, name)
+        for name in ("processes", "checkpoint_seconds")
+        if getattr(run, name) != getattr(RunParameter(), name)
+    }
     return facts | {name: value for name, value in more.items() if value}, b"", None
 
 
@@ -161,7 +166,13 @@ def _called(module: ModuleType, files: Files, order: Mapping[str, Any]) -> Any:
     given |= {name: Path(path) for name, path in order["public"].items()}
     given |= {name: None if path is None else Path(path) for name, path in order["weights"].items()}
     start = None if order["start"] is None else unpack(order["start"], files[START])
-    given |= dict.fromkeys(order["run"], TrainingRun(start, order["rank"], order["processes"]))
+    rank = order["rank"]
+    points = (
+        OwnPoints(files[f"{POINT}{rank}"], files.get(f"{RESUMED}{rank}"), order["checkpoint_seconds"])
+        if f"{POINT}{rank}" in files
+        else None
+    )
+    given |= dict.fromkeys(order["run"], TrainingRun(start, rank, order["processes"], points))
     return _recipe(module)(**given)
 
 

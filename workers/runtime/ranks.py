@@ -81,7 +81,7 @@ class Ranks:
                     os.close(process)
                     if words is None or "facts" not in words:
                         self.answering.acquire()
-                        failed(words and words["raised"])
+                        failed(None if words is None else words["raised"])
                     else:
                         self._cpu_seconds += words["facts"][CPU]
 

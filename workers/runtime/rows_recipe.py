@@ -30,7 +30,7 @@ from unlearning.accounting.policy import Granularity
 from unlearning.artefact import Artefact
 from unlearning.columns import Column, Texts
 from unlearning.recipe import Recipe, Samples
-from unlearning.rows import ReaderSource, path_beneath
+from unlearning.rows import CHECKPOINT_SECONDS, ReaderSource, path_beneath
 from unlearning.types import RecipeError, Refused
 
 SOURCE_KINDS = {
@@ -60,7 +60,7 @@ class RowsRecipe:
         closed: folders and files that no world of it sees.
         maps: the functions that are mapped over each source, with the public files that each takes.
         weights: path and SHA-256, by parameter, of a model that was trained elsewhere on everybody.
-        processes: how many train a part together.
+        processes: how many train a part together. checkpoint_seconds: between two points that it may go on from.
     """
 
     code: Code = field(repr=False)
@@ -75,6 +75,7 @@ class RowsRecipe:
     maps: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     weights: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     processes: int = 1
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
 
     @property
     def source_kinds(self) -> tuple[str, ...]:
@@ -99,6 +100,7 @@ class RowsRecipe:
             "start": start,
             "run": self.run,
             "processes": self.processes,
+            "checkpoint_seconds": self.checkpoint_seconds,
             "maps": self.maps,
         }
 
@@ -245,6 +247,7 @@ def declared(settings: Settings, tenant_id: str, name: str) -> RowsRecipe:
         maps=facts.get("maps", {}),
         weights={name: (path, sha256) for name, (path, sha256) in facts.get("weights", {}).items()},
         processes=facts.get("processes", 1),
+        checkpoint_seconds=facts.get("checkpoint_seconds", CHECKPOINT_SECONDS),
     )
 
 

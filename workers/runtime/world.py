@@ -53,6 +53,8 @@ FULL = {errno.ENOSPC: "ENOSPC", errno.EDQUOT: "EDQUOT"}
 MAY_PASS = frozenset({"MemoryError", *FULL.values()})
 IN_SCORE = " in its score"
 """behind the type of an error of what scores a part: it is not met where the recipe is called by hand"""
+POINT = "point "
+"""how the one kind of file begins that a part writes to while it trains (``points``)"""
 ENDED_ITSELF = 3
 """the exit status of a world of which a part ended by itself, and was not killed"""
 
@@ -459,8 +461,11 @@ def _be_part(task: _Task, module: ModuleType, channel: socket.socket, walls: Wal
 
 
 def open_files(names: Sequence[str], descriptors: Sequence[int]) -> dict[str, memoryview]:
-    """Return what is in these files in memory, by their names; the descriptors are closed."""
-    files = {name: _mapped(descriptor) for name, descriptor in zip(names, descriptors, strict=True)}
+    """Return what is in these files in memory, by their names; the descriptors are closed. Points can be written to."""
+    files = {
+        name: memoryview(mmap.mmap(descriptor, 0)) if name.startswith(POINT) else _mapped(descriptor)
+        for name, descriptor in zip(names, descriptors, strict=True)
+    }
     for descriptor in descriptors:
         os.close(descriptor)
     return files

@@ -31,6 +31,7 @@ from expunge.service.requests import Cause, Reason
 from expunge.workers.runtime import drain, packages
 from expunge.workers.runtime.failures import Attributed, PackagesReplaced
 from expunge.workers.runtime.messages import receive, send
+from expunge.workers.runtime.points import TakenPoints
 from expunge.workers.runtime.template import COMPILER
 from expunge.workers.runtime.walls import Probe, Wall, listed
 from expunge.workers.runtime.work import add_cpu_seconds
@@ -180,16 +181,22 @@ class PartOrder:
     Args:
         words: the job's order, as plain JSON.
         files: sealed files by name; ``aside``: those that score what it made; None: it is not scored.
+        points: takes what it may go on from, should it be interrupted.
     """
 
     words: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
     aside: Mapping[str, int] | None = None
     seed: int = 0
+    points: TakenPoints | None = None
 
 
 World = Callable[[PartOrder], PartOutcome]
 """carries out the job for one part"""
+
+
+def _nothing() -> None:
+    """Do nothing before the other end is killed."""
 
 
 @dataclass
@@ -200,19 +207,31 @@ class Line:
     template: Template
 
     def ask(
-        self, words: Mapping[str, Any], handles: Sequence[int] = (), progress: Progress = silent
+        self,
+        words: Mapping[str, Any],
+        handles: Sequence[int] = (),
+        progress: Progress = silent,
+        leave: Callable[[], object] = _nothing,
     ) -> tuple[dict[str, Any], list[int]]:
-        """Send words, and return the answer. Raises Refused, Lost, Drained, MemoryError, and as ``progress``."""
+        """Send words, and return the answer. Raises Refused, Lost, Drained, MemoryError, and as ``progress``.
+
+        ``leave``: what is done before the other end is killed, for this process is to stop.
+        """
         try:
             send(self.channel, words, handles)
         except (BrokenPipeError, ConnectionResetError):
             raise Lost("the process that reads the sources ended") from None
-        return self.answer(progress)
+        return self.answer(progress, leave)
 
-    def answer(self, progress: Progress = silent) -> tuple[dict[str, Any], list[int]]:
+    def answer(
+        self, progress: Progress = silent, leave: Callable[[], object] = _nothing
+    ) -> tuple[dict[str, Any], list[int]]:
         while not select.select([self.channel], [], [], LOOK_SECONDS)[0]:
             if drain.asked():
-                self.template.kill()
+                try:
+                    leave()
+                finally:
+                    self.template.kill()
                 raise drain.Drained
             try:
                 progress(0.0)
@@ -512,10 +531,18 @@ def _names(code: Code, library: str) -> bool:
 
 def _ask_part(line: Line, progress: Progress, part: PartOrder) -> tuple[dict[str, Any], list[int]]:
     """Return what a part answered, and the sealed file of its data."""
-    aside = part.aside or {}
+    aside, points = part.aside or {}, part.points
     words = {"files": [*part.files], "aside": [*aside], "order": part.words, "seed": part.seed}
     words["scored"] = part.aside is not None
-    return line.ask(words, [*part.files.values(), *aside.values()], progress)
+    handles = [*part.files.values(), *aside.values()]
+    if points is None:
+        return line.ask(words, handles, progress)
+
+    def look(share: float) -> None:
+        progress(share)
+        points.look()
+
+    return line.ask(words, handles, look, points.leave)
 
 
 def _carry_out(line: Line, progress: Progress, part: PartOrder) -> PartOutcome:

@@ -49,11 +49,13 @@ class PartStore:
     """The parts of one generation.
 
     ``may_keep`` is asked in the transaction that notes a part: one that returns nothing, or raises, keeps it out.
+    ``moved_on`` is told in one that notes a point.
     """
 
     storage: Storage
     generation_id: int
     may_keep: Callable[[Session], object] = _always
+    moved_on: Callable[[Session], object] = _always
 
     def key_of(self, inputs: str) -> str:
         """Return the key of a part by all that its bytes follow from: a bare digest would test who was in it."""
@@ -77,12 +79,22 @@ class PartStore:
         """Seal a part and note it, in place of one that another worker kept under the key, or whose file is gone."""
         self.keep_many({key: part})
 
+    def keep_point(self, key: str, part: MadePart) -> None:
+        """Keep, as ``keep``, what an interrupted part goes on from. It leaves with what no version is made of."""
+        self._keep({key: part}, self.moved_on)
+
     def keep_many(self, parts: Mapping[str, MadePart]) -> None:
         """Seal each part, and note all in one transaction: as ``keep``."""
+        self._keep(parts, _always)
+
+    def _keep(self, parts: Mapping[str, MadePart], noted: Callable[[Session], object]) -> None:
         rows = {key: self._seal(key, part) for key, part in parts.items()}
         sealed = {row["result"] for row in rows.values()}
         with self.storage.database.write() as session:
-            unused = self._replace(session, rows) - sealed if self.may_keep(session) else sealed
+            unused = sealed
+            if self.may_keep(session):
+                unused = self._replace(session, rows) - sealed
+                noted(session)
         self.storage.private.delete(*unused)
 
     def _replace(self, session: Session, rows: Mapping[str, dict[str, Any]]) -> set[str]:

@@ -206,7 +206,7 @@ def _made_ready(process: Process, job: Preparation, watch: Stopwatch) -> Prepare
         if begun is not None:
             log.info("resumed: the units that are done are kept", extra={"model": job.model_name, "phase": "method"})
             return finish(process, job, watch, begun)
-        clean(process, job)
+        clean(process, job, parts=False)
         job = settled(process, job)
         return make_ready(process, job, watch)
     except Ineffective as why:
@@ -562,13 +562,18 @@ def _forget_units(process: Process, job: Preparation) -> None:
     KeyedParts.forget(process, job.generation_id)
 
 
-def clean(process: Process, job: Preparation) -> None:
-    """Delete everything that an earlier attempt left: rows, and their keys. Raises Stale, Drained."""
+def clean(process: Process, job: Preparation, *, parts: bool = True) -> None:
+    """Delete everything that an earlier attempt left: rows, and their keys. Raises Stale, Drained.
+
+    ``parts``: also of its training. An attempt that goes on in its place finds by their keys those that it needs, and
+    the others leave when it publishes.
+    """
     with undivided():
         with process.storage.database.write() as session:
             start_over(session, job)
         _forget_units(process, job)
-        PartStore(process.storage, job.generation_id).drop_others(())
+        if parts:
+            PartStore(process.storage, job.generation_id).drop_others(())
         CalibrationUnits.forget(process, job.generation_id)
         process.storage.figures.delete(job.generation_id)
         process.storage.keys.destroy_generation(job.generation_id)

@@ -21,6 +21,7 @@ from expunge.service.queue import (
     fence,
     freeze_manifest,
     generation_of,
+    moved_on,
     served_beside,
     write_holdout,
 )
@@ -168,7 +169,7 @@ def _described(
 def _opened(process: Process, job: Preparation) -> OpenModel:
     with process.storage.database.read() as session:
         begun = generation_of(session, job).created_at
-    parts = PartStore(process.storage, job.generation_id, partial(fence, lease=job.lease))
+    parts = PartStore(process.storage, job.generation_id, partial(fence, lease=job.lease), partial(moved_on, job=job))
     return open_model(process.settings, job.tenant_id, job.recipe, job.policy, parts=parts, until=begun)
 
 

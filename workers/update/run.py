@@ -33,6 +33,7 @@ from expunge.service.queue import (
     Target,
     end_without_version,
     fence,
+    moved_on,
     plan,
     points_of,
     publish,
@@ -348,11 +349,13 @@ def _load(
     claim: Deletions, current: Current, selection: Selection, *, storage: Storage, settings: Settings
 ) -> Loaded | Blocked:
     """Read the sources, and find what is left of the generation's people in them. Raises Refused."""
-    parts = PartStore(storage, claim.generation_id, partial(fence, lease=claim.lease))
+    parts = PartStore(storage, claim.generation_id, partial(fence, lease=claim.lease), partial(moved_on, job=claim))
     with storage.database.read() as session:
         begun = begun_at(session, claim.generation_id)
     bench = open_model(settings, claim.tenant_id, claim.recipe, claim.policy, parts=parts, until=begun)
     bench = bench.under(current.terms.guarantee)
+    if bench.built is not None:
+        bench.built.may_resume = current.terms.repeats is not False
     changed = _changed(claim, current, bench, settings)
     if changed is not None:
         return changed

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from expunge.service.infra.settings import Settings
-from expunge.workers.runtime import build
+from expunge.workers.app import Worker
+from expunge.workers.runtime import build, drain, worlds
+from expunge.workers.runtime.points import TakenPoints
+from tests.workers.worlds import World
+
+Stop = Callable[[World, str], None]
 
 
 @pytest.fixture
@@ -35,3 +43,32 @@ def worlds_made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
     monkeypatch.setattr(build, "make_world", noted)
     return worlds
+
+
+@pytest.fixture
+def stop(monkeypatch: pytest.MonkeyPatch) -> Stop:
+    """Let a worker work until it is asked to stop, once it trains, and end."""
+
+    def be_another_process() -> None:
+        for name, value in (("_asked", False), ("_questions", SimpleQueue()), ("_heard", threading.Event())):
+            monkeypatch.setattr(drain, name, value)
+        monkeypatch.setattr(worlds, "_templates", [])
+
+    def stopped(world: World, model_id: str) -> None:
+        look = TakenPoints.look
+
+        def asked(points: TakenPoints) -> bool:
+            if points.calls:
+                drain.ask()
+            return look(points)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(TakenPoints, "look", asked)
+            worker = Worker(world.process, world.pulse())
+            with drain.answered_by(worker.give_back):
+                worker.work(model_id)
+        assert drain.asked(), "nothing asked it to stop"
+        be_another_process()
+
+    be_another_process()
+    return stopped
