@@ -278,7 +278,7 @@ def _make_world(line: socket.socket, order: Mapping[str, Any], channel: socket.s
     _load(order["libraries"])
     files = {name: b64decode(text) for name, text in order["files"].items()}
     walls = draw(frozenset(order["standing"]), more=order["opened"], closed=order["closed"])
-    limits = {"seconds": order["seconds"], "threads": order["threads"]}
+    limits = {"seconds": order["seconds"], "threads": order["threads"], "caller": channel}
     reply: dict[str, Any] = {}
     try:
         with open_world(Code(order["module"], files), JOBS[order["job"]], order["count"], walls, **limits) as ask:

@@ -43,6 +43,8 @@ KINDS = {Wall.ROOT: "mnt", Wall.NETWORK: "net", Wall.IPC: "ipc", Wall.PID: "pid"
 SHARED = re.compile(r"^\S+ \S{3}s .*$", re.MULTILINE)
 """a line of /proc/PID/maps about memory that is shared"""
 SEALS = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
+POLL_SECONDS = 3600.0
+"""between two looks at the clock; the kernel counts milliseconds in 31 bits"""
 LONGEST_ANSWER = 16 << 20
 """bytes of the JSON of an answer; what is longer belongs into its data"""
 
@@ -133,6 +135,30 @@ class WorldEnded(RuntimeError):
     """The world gave no answer that counts: it was killed, ended itself, could not be walled in, or forged one."""
 
 
+@dataclass(frozen=True)
+class Wait:
+    """Until when an answer is waited for, and who asked: there is none for a ``caller`` whose end is closed."""
+
+    deadline: float
+    caller: socket.socket | None = None
+
+    @property
+    def seconds(self) -> float:
+        return max(0.001, self.deadline - time.monotonic())
+
+    def until_ready(self, channel: socket.socket) -> None:
+        """Wait until something can be read from the channel. Raises TimeoutError, WorldEnded."""
+        both = select.poll()
+        both.register(channel, select.POLLIN)
+        if self.caller is not None:
+            both.register(self.caller, select.POLLRDHUP)
+        while not (ready := dict(both.poll(1000 * min(self.seconds, POLL_SECONDS)))):
+            if time.monotonic() >= self.deadline:
+                raise TimeoutError
+        if self.caller is not None and self.caller.fileno() in ready:
+            raise WorldEnded("The process that asked for it has ended.")
+
+
 def seal(data: bytes | memoryview | int) -> int:
     """Return a file in memory with this data, or such a file itself, that nobody can write to any more."""
     if isinstance(data, int):
@@ -152,6 +178,7 @@ def open_world(
     *,
     seconds: float,
     threads: int = 1,
+    caller: socket.socket | None = None,
 ) -> Iterator[Ask]:
     """Import the recipe behind the walls once, and yield what carries out the job for one part more.
 
@@ -159,14 +186,15 @@ def open_world(
     every process of the world has ended.
 
     Args:
-        seconds: for all parts together. threads: of each part's sums.
+        seconds: for all parts together. threads: of each part's sums. caller: for whom it is made; where that end of
+            the channel is closed, the world ends.
 
     Raises:
         Raised: the recipe's code raised.
         WorldEnded: a part gave no answer, or not behind the walls.
         TimeoutError: the world did not end in time.
     """
-    deadline = time.monotonic() + seconds
+    wait = Wait(time.monotonic() + seconds, caller)
     pairs = [socket.socketpair() for _ in range(count)]
     for ours, _ in pairs:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -184,9 +212,9 @@ def open_world(
             namespaces = _namespaces(caller)
             # All walls stand before any part trains: the numbers of namespaces that ended are given out again.
             for (ours, _), end in zip(pairs, ends, strict=True):
-                _inspect(_await_walls(ours, deadline), end=end, walls=own, others=namespaces)
+                _inspect(_await_walls(ours, wait), end=end, walls=own, others=namespaces)
             free = iter(ours for ours, _ in pairs)
-            yield lambda part: _ask(next(free), part, deadline)
+            yield lambda part: _ask(next(free), part, wait)
             _close(pairs)
             _end(world, signals=(0, signal.SIGTERM, signal.SIGKILL))
         except WorldEnded as error:
@@ -219,31 +247,31 @@ def _folder(walls: Walls) -> Iterator[Walls]:
         yield replace(walls, folder=os.path.realpath(name))
 
 
-def _await_walls(channel: socket.socket, deadline: float) -> int:
+def _await_walls(channel: socket.socket, wait: Wait) -> int:
     """Return the process of a part whose walls stand. Raises TimeoutError, Raised, WorldEnded."""
-    channel.settimeout(max(0.001, deadline - time.monotonic()))
+    channel.settimeout(wait.seconds)
     word, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(12))
     if word == READY:
         (credentials,) = (data for _, kind, data in ancillary if kind == socket.SCM_CREDENTIALS)
         process: int = struct.unpack("=3i", credentials)[0]
         return process
-    reply = _parse(word + _read(channel, deadline, line=False))
+    reply = _parse(word + _read(channel, wait, line=False))
     _refuse(reply)
     raise WorldEnded(f"The world could not be made. {reply.get('broken', 'It ended before its walls stood.')}")
 
 
-def _ask(channel: socket.socket, part: PartInput, deadline: float) -> PartAnswer:
+def _ask(channel: socket.socket, part: PartInput, wait: Wait) -> PartAnswer:
     """Hand its files to a part, and wait for its answer, its score and its end."""
     answer = os.memfd_create("answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         words = {"order": part.order, "files": [*part.files], "scored": part.aside is not None, "seed": part.seed}
-        facts = _exchange(channel, words, [*part.files.values(), answer], deadline)
+        facts = _exchange(channel, words, [*part.files.values(), answer], wait)
         used = facts.pop(CPU, None)
         data, score = _mapped(seal(answer)), None
         if part.aside is not None:
-            score = _exchange(channel, {"files": [*part.aside]}, [*part.aside.values()], deadline)
+            score = _exchange(channel, {"files": [*part.aside]}, [*part.aside.values()], wait)
         channel.shutdown(socket.SHUT_WR)
-        _read(channel, deadline, line=False)
+        _read(channel, wait, line=False)
         return PartAnswer(facts, data, score, used if isinstance(used, float) else 0.0)
     except OSError as error:
         if isinstance(error, TimeoutError):
@@ -254,14 +282,14 @@ def _ask(channel: socket.socket, part: PartInput, deadline: float) -> PartAnswer
 
 
 def _exchange(
-    channel: socket.socket, words: Mapping[str, Any], descriptors: Sequence[int], deadline: float
+    channel: socket.socket, words: Mapping[str, Any], descriptors: Sequence[int], wait: Wait
 ) -> dict[str, Any]:
     """Send words with descriptors, and return the facts of the reply to them. Raises Raised, WorldEnded."""
     nonce = secrets.token_hex(16)
-    channel.settimeout(max(0.001, deadline - time.monotonic()))
+    channel.settimeout(wait.seconds)
     with suppress(BrokenPipeError):  # it ended meanwhile, which is found below
         send(channel, {"nonce": nonce, **words}, descriptors)
-    reply = _parse(_read(channel, deadline, line=True))
+    reply = _parse(_read(channel, wait, line=True))
     if reply.get("nonce") == nonce:
         _refuse(reply)
         facts = reply.get("facts")
@@ -286,14 +314,14 @@ def _parse(text: bytes) -> dict[str, Any]:
     return {}
 
 
-def _read(channel: socket.socket, deadline: float, *, line: bool) -> bytes:
+def _read(channel: socket.socket, wait: Wait, *, line: bool) -> bytes:
     """Return what comes, until a line ends or every process that holds the other end has ended.
 
     Raises TimeoutError, WorldEnded.
     """
     text = bytearray()
     while not (line and text.endswith(b"\n")):
-        channel.settimeout(max(0.001, deadline - time.monotonic()))
+        wait.until_ready(channel)
         more = b""
         with suppress(ConnectionResetError):  # it ended before it read its order
             more = channel.recv(1 << 16)

@@ -16,6 +16,7 @@ import unlearning as ul
 from expunge.service.infra.tables import TrainedPart
 from expunge.workers.runtime import build
 from expunge.workers.runtime.walls import WITHOUT_NAMESPACES, Probe
+from tests.stories.test_rows_residue import descendants
 from tests.workers.rows.conftest import Stop
 from tests.workers.rows.data import EVERYBODY, lay_out, published, trained_on
 from tests.workers.worlds import World, begin, open_world
@@ -137,8 +138,11 @@ def test_a_worker_that_is_killed_after_each_point_is_never_given_up(world: World
         child = begin(lambda: open_world(world.settings).work(held))
         while points >= (kept := {part.result for part in world.rows_of(TrainedPart)}):
             time.sleep(0.05)
+        below = descendants(child)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+        while any(Path(f"/proc/{process}").exists() for process in below):  # the part waits for its worker meanwhile
+            time.sleep(0.05)
         points |= kept
         assert world.generation(held).attempts == 1
         world.expire_lease(held)
