@@ -28,6 +28,7 @@ CAPABILITIES = 0x20080522
 """the version of the header of capset(2)"""
 
 MADV_COLLAPSE, HUGE_PAGE = 25, 2 << 20
+FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2
 
 READING = 1 << 0 | 1 << 2 | 1 << 3
 """Landlock's rights to run and read a file, and to list a folder"""
@@ -59,6 +60,12 @@ def die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies; only Linux can."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def give_back(handle: int, start: int, size: int) -> None:
+    """Give back the memory behind a stretch of a file in memory, which then reads as zeros."""
+    punched = FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+    _checked(libc().fallocate(handle, punched, ctypes.c_int64(start), ctypes.c_int64(size)), "fallocate")
 
 
 def adopt_orphans() -> None:

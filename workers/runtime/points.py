@@ -14,12 +14,14 @@ import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, fcntl
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from expunge.workers.runtime import kernel
 from expunge.workers.runtime.world import POINT
 from unlearning.model.global_state import cards_are_open
 from unlearning.types import RecipeError
@@ -117,10 +119,12 @@ class TakenPoints:
 
     def __init__(self, count: int, keep: Callable[[Sequence[bytes]], object], leave_at: int | None = None) -> None:
         self._keep = keep
-        self.handles = [os.memfd_create("point", os.MFD_CLOEXEC) for _ in range(count)]
+        self.handles = [os.memfd_create("point", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING) for _ in range(count)]
         self._shared = []
         for handle in self.handles:
             os.ftruncate(handle, MOST_BYTES)
+            # The recipe's code may hold the file too: cut short under this process, it would kill it.
+            fcntl(handle, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
             shared = PointFile(memoryview(mmap.mmap(handle, MOST_BYTES)))
             shared[LEAVE_AT] = NEVER if leave_at is None else leave_at
             self._shared.append(shared)
@@ -143,8 +147,7 @@ class TakenPoints:
         ends = [(shared, HEADER + length) for shared, length in zip(self._shared, lengths, strict=True)]
         self._keep([bytes(shared.memory[HEADER:end]) for shared, end in ends])
         for handle, shared in zip(self.handles, self._shared, strict=True):
-            os.ftruncate(handle, HEADER)  # its memory is free again
-            os.ftruncate(handle, MOST_BYTES)
+            kernel.give_back(handle, HEADER, MOST_BYTES - HEADER)
             shared[TAKEN] = number
         return True
 

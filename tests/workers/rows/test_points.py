@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load
 
 import unlearning as ul
 from expunge.service.infra.tables import TrainedPart
 from expunge.workers.runtime import build
+from expunge.workers.runtime.points import HEADER, OwnPoints, TakenPoints
 from expunge.workers.runtime.walls import WITHOUT_NAMESPACES, Probe
 from tests.stories.test_rows_residue import descendants
 from tests.workers.rows.conftest import Stop
@@ -183,6 +187,26 @@ def test_a_part_that_went_on_is_as_confined_as_its_weakest_stretch(
         stop(world, held)
     open_world(world.settings).work(held)
     assert world.head(held).claim["world"]["walls"] == Enclosure.LANDLOCK.value
+
+
+def test_the_file_of_a_point_cannot_be_cut_short_and_gives_its_memory_back() -> None:
+    """A mapped file that is cut short kills whoever reads on, and the recipe's code may hold it too."""
+    points: list[list[bytes]] = []
+    taken = TakenPoints(1, lambda data: points.append([*data]))
+    (handle,) = taken.handles
+    with pytest.raises(PermissionError):
+        os.ftruncate(handle, 0)
+    own = OwnPoints(memoryview(mmap.mmap(handle, 0)), None, seconds=1e-9)
+    offering = threading.Thread(target=own.offer, args=(lambda: torch.ones(1 << 20),))
+    offering.start()
+    while not taken.look():
+        assert not points
+    offering.join(10)
+    assert not offering.is_alive() and len(points) == 1 and taken.calls == 1
+    assert os.fstat(handle).st_blocks * 512 < 1 << 20, "less than the point's own four million bytes"
+    (data,) = points[0]
+    assert torch.equal(OwnPoints(memoryview(bytearray(HEADER)), memoryview(data), 1.0).last(), torch.ones(1 << 20))
+    taken.close()
 
 
 def test_by_hand_nothing_is_kept() -> None:
