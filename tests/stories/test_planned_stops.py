@@ -20,9 +20,12 @@ from expunge.service.infra.tables import AuditEntry, Generation, Heartbeat, Leas
 from expunge.service.infra.time import SECOND
 from expunge.service.models import model_lease
 from expunge.workers.runtime.heartbeat import UNLEARN
+from expunge.workers.runtime.points import LEAVE_SECONDS
 from tests.harness.process import FAST
 from tests.harness.stack import Stack, running
 from tests.stories.conftest import SETTINGS, recipes_in, servers_of
+from tests.workers.rows.data import lay_out
+from tests.workers.rows.test_points import recipe
 
 FOR_LONG_SECONDS = 600
 STOPS = 3
@@ -72,10 +75,10 @@ def write_seconds(stack: Stack, seconds: int) -> None:
 class Training:
     """The model that is trained: for longer than a test, until its worker is stopped."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: Stack, recipe: str = "lasting") -> None:
         self.stack, self.database = stack, stack.database()
         write_seconds(stack, FOR_LONG_SECONDS)
-        self.name = stack.register("lasting", "retrain")
+        self.name = stack.register(recipe, "retrain")
         self.loading = 0
         """microseconds from the claim of a preparation to its training, the longest"""
         with self.database.read() as session:
@@ -176,3 +179,24 @@ def test_a_killed_worker_still_counts_as_an_attempt(pair: Stack) -> None:
     assert training.entries("attempt.given_back") == []
     pair.eventually(lambda: [line for line in training.log() if "taken over" in line], bool)
     assert pair.prepared(training.name)["status"] == "live"
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("trio", ["postgres"], indirect=True)
+def test_two_minutes_of_training_that_are_stopped_three_times_are_not_trained_again(trio: Stack) -> None:
+    """Begun anew after each stop, it would take some 80 seconds longer, and half of that is what is allowed."""
+    lay_out(trio.settings.recipes, recipe=recipe(sleep=1.2))
+    (trio.settings.recipes / "quick.py").write_text(recipe(sleep=0.0))
+    begun = time.monotonic()
+    training = Training(trio, "rows")
+    for _ in range(STOPS):
+        training.worker("preparation.claimed")
+        time.sleep(20)
+        assert training.stopped("preparation.claimed", next_takes=0) <= LEAVE_SECONDS + SOON_SECONDS
+    path = f"/v1/models/{training.name}"
+    while trio.client.get(path)["status"] == "preparing":
+        time.sleep(1)
+    assert time.monotonic() - begun < 120 + STOPS * 20
+    assert training.entries("attempt.failed") == []
+    assert trio.head(training.name)["checkpoint_sha256"] == trio.head(trio.live("quick", "retrain"))["checkpoint_sha256"]
