@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -145,8 +146,13 @@ def test_a_worker_that_is_killed_after_each_point_is_never_given_up(world: World
         below = descendants(child)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        while any(Path(f"/proc/{process}").exists() for process in below):  # the part waits for its worker meanwhile
-            time.sleep(0.05)
+        try:
+            while any(Path(f"/proc/{process}").exists() for process in below):  # the part waits for its worker
+                time.sleep(0.05)
+        finally:
+            for process in below:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
         points |= kept
         assert world.generation(held).attempts == 1
         world.expire_lease(held)
