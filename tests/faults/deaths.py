@@ -109,7 +109,7 @@ def of_a_preparation(place: Place, point: str, dice: Random) -> list[Broken]:
 
 def of_work_units(place: Place, point: str, _: Random) -> list[Broken]:
     """Kill a worker in one of the work units of a preparation."""
-    model_id = place.world.register("shared_out", name=next(place.names))
+    model_id = place.world.register("with_rows", "shards", next(place.names), options={"shards": 2})
     place.worker_dies(point, model_id)
     with place.world.database.write() as session:
         session.execute(update(Heartbeat).values(beat_at=0))  # as if the dead process had long been silent
