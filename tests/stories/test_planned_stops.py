@@ -199,4 +199,6 @@ def test_two_minutes_of_training_that_are_stopped_three_times_are_not_trained_ag
         time.sleep(1)
     assert time.monotonic() - begun < 120 + STOPS * 20
     assert training.entries("attempt.failed") == []
-    assert trio.head(training.name)["checkpoint_sha256"] == trio.head(trio.live("quick", "retrain"))["checkpoint_sha256"]
+    assert (
+        trio.head(training.name)["checkpoint_sha256"] == trio.head(trio.live("quick", "retrain"))["checkpoint_sha256"]
+    )

@@ -199,17 +199,17 @@ def open_world(
     for ours, _ in pairs:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     with _folder(walls) as own:
-        caller = os.getpid()
+        parent = os.getpid()
         world = os.fork()
         if world == 0:
-            _end_with(caller)
+            _end_with(parent)
             task, channels = _Task(code, job, threads), [theirs for _, theirs in pairs]
             _run(channels[0], lambda: _be_world(task, channels, own))
         try:
             ends = [os.fstat(theirs.fileno()).st_ino for _, theirs in pairs]
             for _, theirs in pairs:
                 theirs.close()
-            namespaces = _namespaces(caller)
+            namespaces = _namespaces(parent)
             # All walls stand before any part trains: the numbers of namespaces that ended are given out again.
             for (ours, _), end in zip(pairs, ends, strict=True):
                 _inspect(_await_walls(ours, wait), end=end, walls=own, others=namespaces)
