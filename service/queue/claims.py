@@ -287,7 +287,8 @@ def _building(session: Session, model: Model, generation: Generation, lease: Tak
         return None
     kind = "preparation" if generation.id == model.generation_id else "retrain"
     if generation.attempts >= HOLD_AFTER:
-        what = f"{HOLD_AFTER} attempts ended without a result, the last in phase {generation.phase}."
+        last = f", the last in phase {generation.phase}" if generation.phase else ""
+        what = f"{HOLD_AFTER} attempts ended without a result{last}."
         again = ", and register the model again" if kind == "preparation" else ""
         refuse(session, model, generation, what, f"Read the worker's log{again}.", reason=Reason.FAILED, facts=_LOST)
         return None
