@@ -53,8 +53,8 @@ class TrainingRun:
         """Offer a point to go on from: ``make`` gives all that the rest of the training follows from.
 
         It is called where ``checkpoint_seconds`` are over or the worker is to stop, and costs a look elsewhere. What it
-        gives is pickled: the state_dicts of model and optimizer, the step. In a part of several processes each calls
-        this at the same steps, once they have met (``torch.distributed``).
+        gives is tensors and plain values: the state_dicts of model and optimizer, the step. In a part of several
+        processes each calls this at the same steps, once they have met (``torch.distributed``).
         """
         if self.points is not None:
             self.points.offer(make)

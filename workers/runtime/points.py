@@ -6,7 +6,7 @@ last point. A process that offers a point waits until it was taken, so that no h
 
 from __future__ import annotations
 
-import io
+import json
 import mmap
 import os
 import random
@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from safetensors.torch import load, save
+from torch import Tensor
 
 from expunge.workers.runtime import kernel
 from expunge.workers.runtime.world import POINT
@@ -63,7 +65,7 @@ class OwnPoints:
     def last(self) -> Any:
         if self._last is None:
             return None
-        made, states = torch.load(io.BytesIO(self._last), weights_only=False)  # nosec B614 (its own, behind its walls)
+        made, states = _read(self._last)
         _put_back(states)
         return made
 
@@ -73,9 +75,7 @@ class OwnPoints:
         late = time.monotonic() - self._since >= self._seconds
         if not _agreed(late or shared[CALLS] >= shared[LEAVE_AT]):
             return
-        written = io.BytesIO()
-        torch.save((make(), _states()), written)
-        data = written.getbuffer()
+        data = _written((make(), _states()))
         if len(data) > MOST_BYTES - HEADER:
             what = f"run.checkpoint was given {len(data):,} bytes, more than {MOST_BYTES - HEADER:,}."
             raise RecipeError(what, "Keep what the rest of the training follows from.")
@@ -85,6 +85,47 @@ class OwnPoints:
         while shared[TAKEN] < shared[OFFERED]:
             time.sleep(PAUSE_SECONDS)
         self._since = time.monotonic()
+
+
+def _written(value: object) -> bytes:
+    """Return tensors and plain values as bytes: the structure as JSON, after its length, and then safetensors."""
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(_plain(value, tensors)).encode()
+    return len(text).to_bytes(8, "little") + text + save(tensors)
+
+
+def _read(data: memoryview) -> Any:
+    end = 8 + int.from_bytes(data[:8], "little")
+    return _as_it_was(json.loads(bytes(data[8:end])), load(bytes(data[end:])))
+
+
+def _plain(value: object, tensors: dict[str, Tensor]) -> Any:
+    """Return a value as JSON has it, and note its tensors. Raises RecipeError where it is of another type."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Tensor):
+        name = str(len(tensors))
+        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return {"tensor": name}
+    if isinstance(value, Mapping):
+        return {"dict": [[_plain(key, tensors), _plain(each, tensors)] for key, each in value.items()]}
+    if isinstance(value, list | tuple):
+        return {"list" if isinstance(value, list) else "tuple": [_plain(each, tensors) for each in value]}
+    what = f"run.checkpoint was given a {type(value).__name__}, which is neither a tensor nor a plain value."
+    raise RecipeError(what, "Give state_dicts, numbers, texts, and lists or dicts of them.")
+
+
+def _as_it_was(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    match value:
+        case {"tensor": name}:
+            return tensors[name]
+        case {"dict": items}:
+            return {_as_it_was(key, tensors): _as_it_was(each, tensors) for key, each in items}
+        case {"list": items}:
+            return [_as_it_was(each, tensors) for each in items]
+        case {"tuple": items}:
+            return tuple(_as_it_was(each, tensors) for each in items)
+    return value
 
 
 def _agreed(due: bool) -> bool:
@@ -98,14 +139,17 @@ def _agreed(due: bool) -> bool:
 
 def _states() -> dict[str, Any]:
     cards = torch.cuda.get_rng_state_all() if cards_are_open() and torch.cuda.is_available() else []
-    return {"torch": torch.get_rng_state(), "cards": cards, "numpy": np.random.get_state(), "python": random.getstate()}
+    name, keys, *rest = np.random.get_state()  # no tensor, and no plain value
+    numpy = [str(name), torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest]
+    return {"torch": torch.get_rng_state(), "cards": cards, "numpy": numpy, "python": random.getstate()}
 
 
 def _put_back(states: Mapping[str, Any]) -> None:
     torch.set_rng_state(states["torch"])
     if states["cards"]:
         torch.cuda.set_rng_state_all(states["cards"])
-    np.random.set_state(states["numpy"])
+    name, keys, *rest = states["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
     random.setstate(states["python"])
 
 

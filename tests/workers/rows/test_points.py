@@ -228,3 +228,10 @@ def test_by_hand_nothing_is_kept() -> None:
 def test_seconds_between_points_are_above_0(seconds: Any) -> None:
     with pytest.raises(RecipeError, match="out of range"):
         ul.run(checkpoint_seconds=seconds)
+
+
+def test_a_point_is_tensors_and_plain_values_and_nothing_that_could_run_code() -> None:
+    own = OwnPoints(memoryview(bytearray(HEADER)), None, seconds=1e-9)
+    for value in (object(), {"a": {1, 2}}, [b"bytes"]):
+        with pytest.raises(RecipeError, match="neither a tensor nor a plain value"):
+            own.offer(lambda value=value: value)
