@@ -44,7 +44,7 @@ ALONE = (
     "The mathematics are a fortieth of it. An update reads the table and the memberships of all who stay, and compares "
     "each row with what the version committed to; a world and a judge compute. At 1,000 samples that is .35 s of CPU, "
     "half of it the world; at 100,000 it is 2.6 s, half of it the worker's own (fetching the memberships .6 s, digests "
-    ".7) and a quarter the reader's. Needed: commitments by block, and fewer forks."
+    ".7) and a quarter the reader's (profile, 30 November 2026). Needed: commitments by block, and fewer forks."
 )
 MATHS = (
     "It is a solve of a few products in float32, the pass of the bound, and a gradient at the old weights. A kept "

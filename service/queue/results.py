@@ -212,7 +212,7 @@ def _put_back(session: Session, job: Deletions) -> None:
     alike: dict[tuple[int, int], list[str]] = {}
     for task in job.tasks:
         if task.id in running:
-            attempts = task.attempts if running[task.id] > 1 else 0  # also where it moved on since the claim
+            attempts = task.attempts if running[task.id] > 1 else 0  # 1: its first, or it moved on since the claim
             alike.setdefault((attempts, task.group), []).append(task.id)
     for (attempts, group), ids in alike.items():
         change_tasks(session, ids, status="queued", attempts=attempts, lease_token=group or None)

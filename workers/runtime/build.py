@@ -122,8 +122,8 @@ class WorldBuild:
     """whether the second time gave the same bytes; None: there was none"""
     may_resume: bool = True
     """whether a part that was interrupted may go on: not where one that did is known to end in other bytes"""
-    looks: int = 0
-    """how often the last part looked whether it is to offer a point to go on from"""
+    looks: dict[str, int] = field(default_factory=dict)
+    """how often each part looked whether it is to offer a point to go on from, by key"""
     _made: dict[str, MadePart] = field(default_factory=dict)
     """by the SHA-256 of the bytes that are published of it"""
     _answers: dict[tuple[str, str, str | None], Fitted] = field(default_factory=dict)
@@ -257,7 +257,8 @@ class WorldBuild:
         if not self._blocks.repeats:
             self.repeats = False
             return
-        trial = _Trial(leave_at=max(1, self.looks // 2) if self.looks else None)
+        # In its middle; one that an earlier attempt has made, at its first call.
+        trial = _Trial(leave_at=max(1, self.looks.get(self._key(planned, before), 0) // 2))
         while True:
             other = Template.start()
             try:
@@ -321,8 +322,8 @@ class WorldBuild:
             resumed = {} if last is None else unpack(last.listing, last.data)
             files = {name: stack.enter_context(sealed(data)) for name, data in resumed.items()}
             yield _GoingOn(points, points.files | files, seconds, before)
-            if trial is None:
-                self.looks = points.calls
+            if points.calls:
+                self.looks[key] = max(points.calls, self.looks.get(key, 0))
 
     def _merged(self, members: Fitted | None) -> Fitted:
         """Return one file of the members: what the recipe's ``merge`` makes of them, or an archive of all."""

@@ -62,8 +62,8 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def give_back(handle: int, start: int, size: int) -> None:
-    """Give back the memory behind a stretch of a file in memory, which then reads as zeros."""
+def free_memory(handle: int, start: int, size: int) -> None:
+    """Free the memory behind a stretch of a file in memory, which then reads as zeros."""
     punched = FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
     _checked(libc().fallocate(handle, punched, ctypes.c_int64(start), ctypes.c_int64(size)), "fallocate")
 

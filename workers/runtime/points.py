@@ -42,7 +42,7 @@ NEVER = 2**63
 
 
 class PointFile:
-    """One such file, mapped here."""
+    """The file of one process's points, mapped here, and the numbers of its header by their place."""
 
     def __init__(self, memory: memoryview) -> None:
         self.memory = memory
@@ -191,7 +191,7 @@ class TakenPoints:
         ends = [(shared, HEADER + length) for shared, length in zip(self._shared, lengths, strict=True)]
         self._keep([bytes(shared.memory[HEADER:end]) for shared, end in ends])
         for handle, shared in zip(self.handles, self._shared, strict=True):
-            kernel.give_back(handle, HEADER, MOST_BYTES - HEADER)
+            kernel.free_memory(handle, HEADER, MOST_BYTES - HEADER)
             shared[TAKEN] = number
         return True
 

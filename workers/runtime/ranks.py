@@ -81,7 +81,7 @@ class Ranks:
                     os.close(process)
                     if words is None or "facts" not in words:
                         self.answering.acquire()
-                        failed(None if words is None else words["raised"])
+                        failed(None if words is None else words.get("raised"))
                     else:
                         self._cpu_seconds += words["facts"][CPU]
 

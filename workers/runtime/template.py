@@ -99,7 +99,7 @@ def _load(modules: Sequence[str]) -> None:
     if COMPILER[0] in lacking:
         import torch  # noqa: PLC0415
 
-        torch.use_deterministic_algorithms(True, warn_only=True)  # what it compiles, too
+        torch.use_deterministic_algorithms(True, warn_only=True)  # for what the compiler makes, too
     if any(module in sys.modules for module in lacking):
         _settle()
 

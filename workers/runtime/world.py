@@ -482,7 +482,7 @@ def _be_part(task: _Task, module: ModuleType, channel: socket.socket, walls: Wal
             send(channel, {"nonce": words["nonce"], "facts": dict(facts)})
     except BaseException as error:  # SystemExit too
         raised = _describe(error, walls.opened[-1])
-        if raised[0] not in MAY_PASS:  # which are known by their name
+        if raised[0] not in MAY_PASS:  # the worker knows these by their bare names
             raised[0] += ranks.place + (IN_SCORE if scoring else "")
         ranks.let_others_speak()
         send(channel, {"nonce": words and words["nonce"], "raised": raised})

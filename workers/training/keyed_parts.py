@@ -81,6 +81,8 @@ class KeyedParts(Units):
         same = (bench.digest, bench.settings) == (frozen["recipe_digest"], frozen["settings_digest"])
         if not same or not isinstance(bench.method, InParts) or not in_its_environment(bench, note, frozen):
             return None
+        if bench.built is not None:
+            bench.built.may_resume = frozen.get("repeats") is not False
         rows = rows_of_update(process.storage, tenant_id, generation.id, bench, note.get("gone", ()))
         if isinstance(rows, Blocked) or (generation.status in BUILT and (rows.gone or rows.changed)):
             return None

@@ -21,9 +21,12 @@ from expunge.service.infra.tables import TrainedPart
 from expunge.workers.runtime import build
 from expunge.workers.runtime.points import HEADER, OwnPoints, TakenPoints
 from expunge.workers.runtime.walls import WITHOUT_NAMESPACES, Probe
+from expunge.workers.runtime.worlds import readers
+from expunge.workers.training.keyed_parts import KeyedParts
 from tests.stories.test_rows_residue import descendants
 from tests.workers.rows.conftest import Stop
 from tests.workers.rows.data import EVERYBODY, lay_out, published, trained_on
+from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World, begin, open_world
 from unlearning.accounting.world import Enclosure
 from unlearning.types import RecipeError
@@ -132,6 +135,32 @@ def test_the_trial_of_a_registration_is_interrupted(world: World, folder: Path, 
     lay_out(folder, recipe=recipe(optimizer=optimizer))
     world = world.configured(recipes=folder, trial_seconds=60.0)
     assert world.head(world.live("rows", "retrain")).claim["world"]["repeats"] is repeats
+
+
+def test_a_part_that_an_earlier_attempt_made_is_interrupted_in_its_trial_too(world: World, folder: Path) -> None:
+    """Its worker died when the part was kept, so nobody here saw how often it looked."""
+    lay_out(folder, recipe=recipe(optimizer=FORGOTTEN))
+    world = world.configured(recipes=folder, trial_seconds=60.0)
+    held = world.register("rows", "retrain", name="held")
+    die_at(world, "part-kept", lambda dying: dying.work(held))
+    (part,) = {row.key for row in world.rows_of(TrainedPart)}
+    world.expire_lease(held)
+    world.work(held)
+    assert [row.key for row in world.rows_of(TrainedPart)] == [part], "it was found"
+    assert world.head(held).claim["world"]["repeats"] is False
+
+
+def test_a_worker_that_helps_goes_on_from_no_point_either(world: World, folder: Path) -> None:
+    lay_out(folder, recipe=recipe(optimizer=FORGOTTEN))
+    world = world.configured(recipes=folder)
+    held = world.register("rows", "shards", name="held", options={"shards": 2})
+    die_at(world, "prepare-after-work-units", lambda dying: dying.work(held))
+    for repeats, may_resume in ((None, True), (True, True), (False, False)):
+        generation = world.generation(held)
+        generation.manifest = (generation.manifest or {}) | {"repeats": repeats}
+        with readers():
+            opened = KeyedParts.opened(world.process, generation, "rows")
+            assert opened is not None and opened.built.may_resume is may_resume
 
 
 def test_a_worker_that_is_killed_after_each_point_is_never_given_up(world: World, folder: Path) -> None:
