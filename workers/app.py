@@ -97,6 +97,7 @@ class Worker:
                 self._claim_and_do(model_id)
         except drain.Drained:
             self._pass_on(model_id)
+            drain.sit_out()  # Celery fetches no further message while it waits for this one
         except (Stale, PutBack) as error:
             log.warning("%s", error)
         except Busy as error:
@@ -106,7 +107,7 @@ class Worker:
         crash_point("worker-before-ack")
 
     def give_back(self) -> None:
-        """Give back at once what this process holds, because it is to stop: another thread may be at work on it.
+        """Give back at once what this process holds, as it is to stop or rest: another thread may be at work on it.
 
         Never raises: what could not be given back is free when the lease ends.
         """
@@ -134,7 +135,7 @@ class Worker:
         except Exception as error:
             log.warning("not given back, its lease ends later: %s", type(error).__name__, extra=facts)
             return
-        log.warning("given back, for this process is asked to stop; no attempt is counted", extra=facts)
+        log.warning("given back, for this process is asked to do no work; no attempt is counted", extra=facts)
         if isinstance(job, Preparation):
             notify_one(self._process.notifier, job.model_id, job.policy.place)
         else:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,9 +139,10 @@ def _updater(settings: Settings, limits: Limits) -> int:
             worker.give_back()
 
     try:
-        with suppress(drain.Drained), drain.answered_by(give_back):
-            while not _deletions_wait(process):
-                drain.sleep(LOOK_SECONDS)
+        with drain.answered_by(give_back):
+            while drain.asked() or not _deletions_wait(process):
+                if not drain.sit_out(LOOK_SECONDS):
+                    return 0
             from expunge.workers.app import DEVICE_BROKEN, Worker  # noqa: PLC0415
             from expunge.workers.runtime.device import opened  # noqa: PLC0415
 
@@ -151,14 +151,12 @@ def _updater(settings: Settings, limits: Limits) -> int:
             workers.append(updater)
             keep_imported()
             while not updater.broken:
-                if not updater.update_what_waits():
-                    drain.sleep(LOOK_SECONDS)
-                drain.look()
+                if not (updater.update_what_waits() or drain.sit_out(LOOK_SECONDS)):
+                    return 0
             return DEVICE_BROKEN
     finally:
         pulse.stop()
         process.storage.close()
-    return 0
 
 
 def _deletions_wait(process: Process) -> bool:

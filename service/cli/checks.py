@@ -28,7 +28,7 @@ from expunge.service.infra.settings import SECRETS, Settings, SettingsError, rea
 from expunge.service.infra.tables import Certificate, Generation, Heartbeat, Model, Task
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND
 from expunge.service.models import Guard, PutBack, candidate_of, is_other_module, old_forms
-from expunge.service.queue import needs_of, untaken
+from expunge.service.queue import drained_states, needs_of, untaken
 from expunge.service.requests import Compared, Reason, explain
 
 SKEW_SECONDS = 5
@@ -237,6 +237,7 @@ def _database(
             yield _heartbeat(database, "worker", lease_seconds)
             yield _heartbeat(database, "scheduler", lease_seconds)
             yield from _untaken(database)
+            yield from _drained(database)
             yield from _clocks(database, lease_seconds)
             yield from _pepper(database, settings)
             yield from _places(database, settings, silent)
@@ -380,6 +381,16 @@ def _untaken(database: Database) -> Iterator[Finding]:
             yield Finding(
                 "places", False, what, "Start one there: EXPUNGE_DEVICE names its device, EXPUNGE_PLACES its groups."
             )
+
+
+def _drained(database: Database) -> Iterator[Finding]:
+    """Tell how many living workers an operator drained; a fault where none takes work."""
+    with database.read() as session:
+        workers = [state for state in drained_states(session) if state.kind == "worker"]
+    drained = [state.process for state in workers if state.asked]
+    if drained:
+        what = f"Drained: {', '.join(drained)}, of {len(workers)} living workers."
+        yield Finding("drained", len(drained) < len(workers), what, "`expunge drain --undo` lets them take work again.")
 
 
 def _clocks(database: Database, lease_seconds: float) -> Iterator[Finding]:

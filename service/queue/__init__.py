@@ -38,6 +38,7 @@ from expunge.service.queue.claims import (
     waiting_deletions,
 )
 from expunge.service.queue.clock_change import shorten_waits
+from expunge.service.queue.drains import DrainedState, drain_processes, drained_states, is_named
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job, Preparation, Work
 from expunge.service.queue.journal_entry import JournalEntry
 from expunge.service.queue.leases import Stale, TakenLease, fence, in_force, renew, take
@@ -80,6 +81,7 @@ from expunge.service.queue.serves import (
     BROKER_REFUSES,
     EVERYTHING,
     LONG_DUE,
+    RESTS,
     THREADS,
     WITHOUT_WORKER,
     Serves,
@@ -105,6 +107,7 @@ __all__ = [
     "PATIENCE_SECONDS",
     "POLL_SECONDS",
     "REPORT",
+    "RESTS",
     "THREADS",
     "WITHOUT_WORKER",
     "Blocked",
@@ -112,6 +115,7 @@ __all__ = [
     "Completed",
     "Deletions",
     "Draft",
+    "DrainedState",
     "ForgottenCount",
     "Job",
     "JournalEntry",
@@ -141,6 +145,8 @@ __all__ = [
     "declared_parts",
     "deletions_wait",
     "departure",
+    "drain_processes",
+    "drained_states",
     "drop_messages",
     "end_dry_run",
     "end_without_version",
@@ -156,6 +162,7 @@ __all__ = [
     "hint_of",
     "in_force",
     "is_due",
+    "is_named",
     "living",
     "mark_forgotten",
     "mark_notified",

@@ -33,6 +33,8 @@ THREADS = "threads"
 """the key beside those of ``Serves``: how many threads the libraries of the process take"""
 BROKER_REFUSES = "broker_refuses"
 """the key beside those of ``Serves`` of a worker whose user or password the broker refuses: it gets no message"""
+RESTS = "rests"
+"""the key beside those of ``Serves`` of a process that takes no work, because an operator asked it to"""
 TAKEN = ("preparing", "live", "exhausted")
 
 
@@ -110,8 +112,10 @@ def threads_of_workers(session: Session, model: Model) -> frozenset[str]:
 
 
 def others_take(session: Session, model: Model, owner: str) -> bool:
-    """Return whether another living worker than ``owner`` takes the model."""
-    alive = select(Heartbeat.serves).where(Heartbeat.kind == "worker", Heartbeat.process != owner, beats(ALIVE_SECONDS))
+    """Return whether another living worker than ``owner`` takes the model, and is not asked to rest."""
+    alive = select(Heartbeat.serves).where(
+        Heartbeat.kind == "worker", Heartbeat.process != owner, ~Heartbeat.drained, beats(ALIVE_SECONDS)
+    )
     return any(Serves.from_json(each).takes(model) for each in session.scalars(alive))
 
 

@@ -180,7 +180,7 @@ def test_the_product_has_no_command_beyond_its_surface() -> None:
         parts = getattr(COMMAND.get_command(None, name), "commands", {})
         found |= {f"{name} {part}" for part in parts} or {name}
     assert found <= surface()
-    assert len({" ".join(words.split()[:1]) if words.startswith("run ") else words for words in found}) == 48
+    assert len({" ".join(words.split()[:1]) if words.startswith("run ") else words for words in found}) == 49
 
 
 def surface() -> set[str]:
@@ -224,9 +224,10 @@ SURFACE = (
     "--epsilon --fallback --batch --retrain-every --leave-out-forgotten --set --no-wait; models list; models show; "
     "models retrain; models port --dry-run; models policy --set; models retire; holds place; holds list; holds lift; "
     "audit list; audit verify; audit export; audit rotate-key; keys create; keys list; keys rotate; keys revoke; "
-    "webhooks add; webhooks list; webhooks remove; models remove-consumer; login; logout; doctor; init; migrate; "
-    "backup; restore; run api; run worker --gpus; run updater; run scheduler; lab evaluate; lab attack; drop import; "
-    "drop match; drop status; drop export; registry bundle; registry push; opendsr serve"
+    "webhooks add; webhooks list; webhooks remove; models remove-consumer; login; logout; doctor; "
+    "drain --wait --undo; init; migrate; backup; restore; run api; run worker --gpus; run updater; run scheduler; "
+    "lab evaluate; lab attack; drop import; drop match; drop status; drop export; registry bundle; "
+    "registry push; opendsr serve"
 )
 """what the design's page on the surface promises"""
 

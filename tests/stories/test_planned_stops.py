@@ -6,6 +6,8 @@ Real processes and a real broker. ``stop`` is what ``docker stop`` and ``systemc
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -118,6 +120,12 @@ class Training:
 
         return self.stack.eventually(look, bool)
 
+    def owner(self) -> str:
+        """The process that has the claim; empty: none has."""
+        with self.database.read() as session:
+            lease = session.get_one(Lease, model_lease(self.model_id))
+            return lease.owner if lease.token else ""
+
     def stopped(self, claims: str, *, next_takes: int) -> float:
         """Stop the worker that trains, by SIGTERM, and start it again; return the seconds until another claimed.
 
@@ -165,6 +173,40 @@ def test_three_planned_stops_cost_a_registration_and_a_deletion_nothing(trio: St
     assert [line["phase"] for line in lines].count(UNLEARN) == 1, lines
     assert {line["level"] for line in lines} == {"WARNING"}
     assert not any("taken over" in line for line in training.log())
+
+
+@pytest.mark.timeout(600)  # workers load torch, one after another where there are two cores
+@pytest.mark.parametrize("pair", ["postgres", pytest.param("sqlite", marks=pytest.mark.drill)], indirect=True)
+def test_drained_workers_hold_nothing_take_nothing_and_go_on(pair: Stack) -> None:
+    """One worker, then all with the updater, as before an upgrade of the database's server."""
+    pair.start("updater")
+    training = Training(pair)
+    first = training.worker("preparation.claimed")
+    assert_drained(pair, training.owner())
+    pair.eventually(lambda: len(training.entries("preparation.claimed")), lambda count: count == 2)
+    assert training.worker("preparation.claimed") != first
+    assert_drained(pair)
+    write_seconds(pair, 0)
+    time.sleep(LISTENS_SECONDS)
+    assert (training.owner(), pair.client.get(f"/v1/models/{training.name}")["status"]) == ("", "preparing")
+    told = command(pair, "drain", "--undo", "--wait")
+    assert [row["state"] for row in told] == ["taking work"] * 3
+    assert pair.prepared(training.name)["status"] == "live"
+    assert len(training.entries("attempt.given_back")) == 2 and training.entries("attempt.failed") == []
+    assert all(child.process and child.process.poll() is None for child in pair.processes.values())
+
+
+def assert_drained(stack: Stack, *names: str) -> None:
+    told = command(stack, "drain", "--wait", *names)
+    assert [row["state"] for row in told] == ["drained"] * (len(names) or 3), told
+
+
+def command(stack: Stack, *words: str) -> Any:
+    """Run a command of an operator of this installation; return what it prints as JSON."""
+    line = [sys.executable, "-m", "expunge_client.cli.main", *words, "--json"]
+    done = subprocess.run(line, env=stack.environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.mark.timeout(600)  # workers load torch, one after another where there are two cores

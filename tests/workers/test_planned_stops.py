@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -41,8 +40,7 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Let this process be one that was not asked to stop; again at each call, for the worker that goes on."""
 
     def reset() -> None:
-        for name, value in (("_asked", False), ("_questions", SimpleQueue()), ("_heard", threading.Event())):
-            monkeypatch.setattr(drain, name, value)
+        monkeypatch.setattr(drain, "_wanted", drain._Wanted())
         monkeypatch.setattr(worlds, "_templates", [])  # one that was killed may not have ended yet
 
     reset()

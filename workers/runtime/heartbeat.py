@@ -17,9 +17,9 @@ from expunge.service.infra.broker.messages import Dropped
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.tables import Generation, Heartbeat
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND, time_bucket
-from expunge.service.queue import BROKER_REFUSES, THREADS, Serves, TakenLease, renew
+from expunge.service.queue import BROKER_REFUSES, RESTS, THREADS, Serves, TakenLease, renew
 from expunge.workers.runtime.db_retry import retry
-from expunge.workers.runtime.drain import look, sleep
+from expunge.workers.runtime.drain import follow, look, rests, sleep
 from expunge.workers.runtime.machine import Machine
 from expunge.workers.runtime.process import Process
 from expunge.workers.runtime.work import cpu_seconds, work_of
@@ -124,15 +124,17 @@ class HeartbeatSender:
             return self._phase
 
     def beat(self) -> None:
-        """Write one heartbeat, and renew the lease. Raises Busy."""
+        """Write one heartbeat, renew the lease, and rest or go on as the operator asked. Raises Busy."""
         with self._guard:
             lease, generation_id, phase = self._lease, self._generation_id, self._phase
         with self._database.write() as session:
             at = now(session)
-            self._show(session, at)
+            drained = self._show(session, at)
             ours = lease is not None and renew(session, lease, at, self._lease_seconds)
             if ours and generation_id is not None:
                 session.execute(update(Generation).where(Generation.id == generation_id).values(phase=_note(phase)))
+        if follow(rest=drained):
+            self.beat()  # so that the operator sees it at once
 
     def _turn(self) -> None:
         """Touch the file and beat. Raises Busy."""
@@ -143,21 +145,27 @@ class HeartbeatSender:
                 log.warning("%s was not touched: %s", self._file, error.strerror)
         self.beat()
 
-    def _show(self, session: Session, at: int) -> None:
+    def _show(self, session: Session, at: int) -> bool:
+        """Write the process's row; return whether it is asked to take no work."""
         row = session.get(Heartbeat, self._process)
         if row is None:
             row = Heartbeat(
-                process=self._process, kind=self._kind, software=f"expunge {expunge.__version__}", started_at=at
+                process=self._process,
+                kind=self._kind,
+                software=f"expunge {expunge.__version__}",
+                started_at=at,
+                drained=rests(),  # its row was forgotten while it was silent, and nobody let it go on
             )
             if self._machine is not None:
                 row.device, row.card = self._machine.kind, self._machine.card
             session.add(row)
         if self._serves is not None:
-            told = {THREADS: own_threads()} | ({BROKER_REFUSES: True} if self.broker_refuses else {})
-            row.serves = self._serves.to_json() | told
+            signs = {BROKER_REFUSES: self.broker_refuses, RESTS: rests()}
+            row.serves = self._serves.to_json() | {THREADS: own_threads()} | {key: True for key in signs if signs[key]}
         row.beat_at, row.skew = at, round(self._clock() * SECOND) - at
         row.dropped = Dropped.count
         self._replace(session, row.started_at, at)
+        return row.drained
 
     def _replace(self, session: Session, started_at: int, at: int) -> None:
         """Delete the row of one process of this kind that died before this one was started: it needs no alarm any more.

@@ -21,7 +21,7 @@ from expunge_client.cli.summaries import ADMINISTER, EVERYDAY, SUMMARIES
 PACKAGES = (
     dict.fromkeys(("drop", "opendsr", "registry"), "expunge-connect")
     | dict.fromkeys(
-        ("up", "check", "audit", "keys", "doctor", "migrate", "backup", "restore", "run", "init"), "expunge"
+        ("up", "check", "audit", "keys", "doctor", "drain", "migrate", "backup", "restore", "run", "init"), "expunge"
     )
     | {"lab": "expunge-lab"}
 )

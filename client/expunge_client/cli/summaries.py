@@ -38,6 +38,7 @@ SUMMARIES = {
         "models remove-consumer": "Remove a consumer that no longer serves the model.",
         "backup": "Copy the database while it runs.",
         "doctor": "Look at secrets, stores, disk, broker, database, clocks, processes, recipes and...",
+        "drain": "Let workers give back what they hold and take no work, before a machine is stopped.",
         "init": "Write the example recipes into a folder, to start from.",
         "login": "Keep a service and its key, which is read from standard input.",
         "logout": "Forget a service and its key.",

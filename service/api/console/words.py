@@ -26,7 +26,9 @@ HAPPENINGS = {
     "update.blocked": "Update blocked",
     "update.claimed": "Update begun by a worker",
     "preparation.claimed": "Preparation begun by a worker",
-    "attempt.given_back": "Given back by a worker that was asked to stop",
+    "attempt.given_back": "Given back by a worker that was asked to stop or rest",
+    "worker.drained": "A worker was asked to take no work",
+    "worker.resumed": "A worker was asked to take work again",
     "version.published": "Version published",
     "certificate.issued": "Certificate issued",
 }

@@ -566,6 +566,8 @@ def _processes(session: Session) -> Iterator[Metric]:
     text = "Living workers whose user or password the broker refuses: they get no message"
     refused = sum(each.is_refused for each in found)
     yield GaugeMetricFamily("expunge_workers_refused_by_broker", text, refused)
+    text = "Living workers and updaters that take no work, because an operator drained them"
+    yield GaugeMetricFamily("expunge_workers_drained", text, sum(each.alive and each.row.drained for each in found))
 
 
 def _audit_log(session: Session) -> Iterator[Metric]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ForeignKey, String, Text, text
+from sqlalchemy import ForeignKey, String, Text, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from expunge.service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
@@ -131,6 +131,8 @@ class Heartbeat(Record):
     """the name that the device gives itself"""
     serves: Mapped[dict[str, Any] | None]
     """tenants, places and memory: ``expunge.service.queue.Serves``"""
+    drained: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """whether an operator asked it to take no work"""
     started_at: Mapped[int] = mapped_column(Moment)
     beat_at: Mapped[int] = mapped_column(Moment, index=True)
     skew: Mapped[int | None] = mapped_column(Moment)

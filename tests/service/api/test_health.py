@@ -69,6 +69,15 @@ def test_ready_needs_a_worker_that_the_broker_lets_in(api: TestClient, service: 
     assert "\nexpunge_workers_refused_by_broker 1.0\n" in api.get("/metrics").text
 
 
+def test_a_drained_worker_is_counted_and_shown(api: TestClient, service: Service) -> None:
+    beat(service, 1)
+    assert "\nexpunge_workers_drained 0.0\n" in api.get("/metrics").text
+    with service.database.write() as session:
+        session.execute(update(Heartbeat).values(drained=True))
+    assert "\nexpunge_workers_drained 1.0\n" in api.get("/metrics").text
+    assert api.get("/readyz").status_code == 200, "it takes requests, which wait"
+
+
 def test_without_a_worker_an_api_process_is_ready_by_itself(api: TestClient, service: Service) -> None:
     """The chart's probe: requests are taken in while no worker lives, so the Service must lead to the API."""
     assert api.get("/readyz?workers=0").json() == {"status": "ready", "workers": 0}

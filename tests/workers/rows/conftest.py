@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
 
 import pytest
 
@@ -50,8 +48,7 @@ def stop(monkeypatch: pytest.MonkeyPatch) -> Stop:
     """Let a worker work until it is asked to stop, once it trains, and end."""
 
     def be_another_process() -> None:
-        for name, value in (("_asked", False), ("_questions", SimpleQueue()), ("_heard", threading.Event())):
-            monkeypatch.setattr(drain, name, value)
+        monkeypatch.setattr(drain, "_wanted", drain._Wanted())
         monkeypatch.setattr(worlds, "_templates", [])
 
     def stopped(world: World, model_id: str) -> None:
