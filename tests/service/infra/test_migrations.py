@@ -51,6 +51,7 @@ FROZEN = {
     "v0022_parts.py": "8fbb1514cc64d94c1745b4d4ec41b725c56c17e3ad3baf4128361e6fd8408815",
     "v0023_list.py": "307adf922d7bd7c61d78fbc6d4dd3fbb857424971de3eadead48f6e73a5736ce",
     "v0024_ledger.py": "5e4180e669d05c595e8ea55c0b14ded77a140116ba868642bbdc5863a7122c39",
+    "v0025_drain.py": "3576c87a99e596d0e0f1b38ece9308b4d358eddd2b89a71b3b29869426e0fb67",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """
