@@ -192,6 +192,15 @@ def test_a_row_of_the_person_that_is_gone_is_noticed_by_the_worker(world: World)
     assert (world.head(model_id).number, world.request(request).reason) == (1, "tables_differ")
 
 
+def test_rows_that_are_gone_once_the_request_was_taken_are_no_reason_that_there_is_nothing_to_do(world: World) -> None:
+    """No sample is left to forget, so no update reads the manifest as a whole."""
+    world.live()
+    request = world.delete("p5")
+    assert sql(world, "DELETE FROM memberships WHERE subject_digest = :p", p=_digest(world, "p5")) == 3
+    world.work(world.task(request).model_id)
+    assert (world.request(request).status, world.request(request).reason) == ("blocked", "tables_differ")
+
+
 def test_a_person_whose_rows_were_removed_gets_no_certificate_that_no_model_knows_them(
     world: World, api: TestClient
 ) -> None:
