@@ -37,7 +37,7 @@ RUN mkdir -p /client/bin /client/lib /client/programs \
 FROM python:${PYTHON}-slim-bookworm
 RUN useradd --uid 10001 --create-home --home-dir /var/lib/expunge --shell /usr/sbin/nologin expunge \
     && install -d -o expunge -g expunge -m 0700 /var/lib/expunge/store /var/lib/expunge/private \
-        /var/lib/expunge/keys
+        /var/lib/expunge/keys /var/lib/expunge/spool
 COPY --from=build /opt/expunge /opt/expunge
 COPY --from=postgres /client /opt/postgresql
 COPY examples /opt/recipes

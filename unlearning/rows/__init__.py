@@ -5,7 +5,7 @@ byte, what would be read had they never been in the source.
 """
 
 from unlearning.rows._call import call_recipe, with_holdout
-from unlearning.rows._file import rows_from_bytes, rows_to_bytes, write_rows
+from unlearning.rows._file import is_larger, rows_from_bytes, rows_to_bytes, write_rows
 from unlearning.rows._maps import (
     MapFunction,
     MappedBefore,
@@ -57,6 +57,7 @@ __all__ = [
     "call_recipe",
     "folder",
     "is_aside",
+    "is_larger",
     "map_block",
     "open_public",
     "open_rows",

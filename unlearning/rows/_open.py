@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from functools import cached_property
 from itertools import compress, pairwise
@@ -19,11 +19,12 @@ from unlearning.accounting import ids
 from unlearning.arrow import pyarrow
 from unlearning.columns import DIGEST, Column, Texts, row_digests
 from unlearning.rows._databases import Shadow, answer
+from unlearning.rows._entries import Entries, LoadedEntries, open_entries
 from unlearning.rows._maps import places_of_blocks
 from unlearning.rows._paths import open_file, path_beneath
 from unlearning.rows._people import Cell, People, people_of, refused_list
 from unlearning.rows._read import Objects, Places, Unread, joined, read, read_arrow, to_arrow
-from unlearning.rows._rows import Array, FileColumn, Rows
+from unlearning.rows._rows import FileColumn, Rows
 from unlearning.rows.declarations import (
     ArraysSource,
     FolderSource,
@@ -133,7 +134,7 @@ class OpenSource:
         rows = source.at(places, salt)
         contents = source._contents[np.searchsorted(source.places, source._in_order(places))]
         columns = [[column.name, str(column.type)] for column in rows._table.schema]
-        arrays = [[name, array.dtype.str, array.shape[1:]] for name, array in rows._arrays.items()]
+        arrays = [[name, entries.dtype.str, entries.shape[1:]] for name, entries in rows._arrays.items()]
         kinds = json.dumps([columns, arrays])
         digests = []
         for block in places_of_blocks(rows._people):
@@ -218,7 +219,9 @@ def open_rows(
     """
     gone = frozenset(map(ids.nfc, without))
     reading = read_source(source, root, databases=databases, without=gone)
-    return reading.at(np.flatnonzero(reading.people.where(gone.isdisjoint).numpy()), salt)
+    rows = reading.at(np.flatnonzero(reading.people.where(gone.isdisjoint).numpy()), salt)
+    loaded = {name: LoadedEntries(entries.whole()) for name, entries in rows._arrays.items()}
+    return replace(rows, _arrays=loaded)  # their files may be written to from now on
 
 
 def read_source(
@@ -390,10 +393,15 @@ def _moment(value: Any, row: int, column: str) -> datetime:
 def _beside(source: ArraysSource | FolderSource, root: Path, unread: Unread, places: Places) -> Iterator[bytes]:
     """Yield what belongs to each of these rows beside its cells: its entries of arrays, or a digest of its file."""
     if isinstance(source, ArraysSource):
-        arrays = _arrays(source, root, unread, places).values()
-        return (b"".join(array[row].tobytes() for array in arrays) for row in range(len(places)))
+        arrays = [_bytes_of(entries) for entries in _arrays(source, root, unread, places).values()]
+        return map(b"".join, zip(*arrays, strict=True))
     names = unread.values(source.file)
     return (_digest_of(root, f"{source.path}/{names[place]}") for place in places.tolist())
+
+
+def _bytes_of(entries: Entries) -> Iterator[bytes]:
+    """Yield the bytes of each entry."""
+    return (entry.tobytes() for piece in entries.pieces() for entry in piece)
 
 
 def _digest_of(root: Path, path: str) -> bytes:
@@ -416,19 +424,15 @@ def _table(source: Source, root: Path, unread: Unread, places: Places) -> Any:
     return table.set_column(column, source.file, pyarrow("lib").array(paths, pyarrow("lib").string()))
 
 
-def _arrays(source: ArraysSource, root: Path, unread: Unread, places: Places) -> dict[str, Array]:
+def _arrays(source: ArraysSource, root: Path, unread: Unread, places: Places) -> dict[str, Entries]:
     arrays = {}
     for name, path in source.files.items():
         if name in unread.names:
             raise RecipeError(f"{name!r} is an array and a column of {source.names}.", "Name the array otherwise.")
         with open_file(root, path) as file:
-            try:
-                array = np.lib.format.read_array(file, allow_pickle=False)
-            except ValueError:
-                what = f"{path} is no array without objects."
-                raise RecipeError(what, "Write numbers with numpy.save; texts belong into the table.") from None
-        if array.shape[:1] != (len(unread),):
-            what = f"{path} has the shape {array.shape}, and {source.names} {len(unread)} rows."
+            entries = open_entries(file, path)
+        if entries.shape[:1] != (len(unread),):
+            what = f"{path} has the shape {entries.shape}, and {source.names} {len(unread)} rows."
             raise RecipeError(what, "Write one entry for each row, in the same order.")
-        arrays[name] = np.ascontiguousarray(array[places])
+        arrays[name] = entries.at(places)
     return arrays

@@ -6,8 +6,10 @@ import errno
 import hashlib
 import os
 import stat
+import weakref
 from io import BufferedReader
 from pathlib import Path
+from typing import IO
 
 from unlearning.rows.declarations import PublicFile, require_beneath
 from unlearning.types import RecipeError
@@ -37,6 +39,28 @@ def open_file(root: Path, path: str) -> BufferedReader:
         os.close(descriptor)
         raise RecipeError(f"{path!r} is no plain file.", "Name one.")
     return os.fdopen(descriptor, "rb")
+
+
+class UnwrittenFile:
+    """A file that stays open while this lives, and that nobody may write to meanwhile."""
+
+    def __init__(self, file: IO[bytes], source: str) -> None:
+        self._source, self.descriptor = source, os.dup(file.fileno())
+        weakref.finalize(self, os.close, self.descriptor)
+        self._written = self._last_written()
+
+    def require_unwritten(self) -> None:
+        """Raise RecipeError where somebody wrote to it."""
+        if self._last_written() != self._written:
+            raise self.refusal()
+
+    def refusal(self) -> RecipeError:
+        what = f"{self._source} was written to while it was read."
+        return RecipeError(what, "Write a new file beside it, and rename that.")
+
+    def _last_written(self) -> tuple[int, int]:
+        state = os.fstat(self.descriptor)
+        return state.st_size, state.st_mtime_ns
 
 
 def path_beneath(root: Path, path: str) -> Path:

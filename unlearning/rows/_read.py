@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -22,6 +21,7 @@ import torch
 
 from unlearning.arrow import in_one_piece, pyarrow, texts_of
 from unlearning.columns import Column, Texts, row_bytes
+from unlearning.rows._paths import UnwrittenFile
 from unlearning.rows._people import MISSING, Cell, refused_list, refused_type, text_of
 from unlearning.rows.declarations import ROW
 from unlearning.types import RecipeError
@@ -196,10 +196,9 @@ class ParquetColumns:
     """
 
     def __init__(self, file: IO[bytes], source: str) -> None:
-        self._file, self._source = os.fdopen(os.dup(file.fileno()), "rb"), source
-        weakref.finalize(self, self._file.close)
-        self._written = self._last_written()
-        self._parquet = pyarrow("parquet").ParquetFile(self._file, pre_buffer=False)
+        self._file = UnwrittenFile(file, source)
+        reading = os.fdopen(self._file.descriptor, "rb", closefd=False)
+        self._parquet = pyarrow("parquet").ParquetFile(reading, pre_buffer=False)
 
     @property
     def names(self) -> list[str]:
@@ -210,22 +209,13 @@ class ParquetColumns:
 
     def column(self, name: str) -> Any:
         column = self._parquet.read(columns=[name]).column(name)
-        self._require_unwritten()
+        self._file.require_unwritten()
         return column
 
     def pieces(self) -> Iterator[pa.Table]:
         for batch in self._parquet.iter_batches(PIECE):
             yield pyarrow("lib").Table.from_batches([batch])
-        self._require_unwritten()
-
-    def _last_written(self) -> tuple[int, int]:
-        state = os.fstat(self._file.fileno())
-        return state.st_size, state.st_mtime_ns
-
-    def _require_unwritten(self) -> None:
-        if self._last_written() != self._written:
-            what = f"{self._source} was written to while it was read."
-            raise RecipeError(what, "Write a new file beside it, and rename that.")
+        self._file.require_unwritten()
 
 
 @dataclass(frozen=True)

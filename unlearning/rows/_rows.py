@@ -16,6 +16,8 @@ from torch import Tensor
 from unlearning.arrow import pyarrow
 from unlearning.columns import Column, Texts
 from unlearning.recipe import Samples
+from unlearning.rows._batches import RowsDataset, require_size, windows_of
+from unlearning.rows._entries import Entries, LoadedEntries
 from unlearning.rows._maps import MapFunction, MappedBefore, join_blocks, map_block, places_of_blocks
 from unlearning.rows._people import People, is_aside, numbers_of
 from unlearning.rows._read import Places
@@ -53,7 +55,7 @@ class Rows:
     _people: Column[People]
     _ids: Texts
     _numbers: Places
-    _arrays: Mapping[str, Array]
+    _arrays: Mapping[str, Entries]
     _salt: bytes
     _files: FileColumn | None = None
     """the column of files, where the source is a folder"""
@@ -81,7 +83,7 @@ class Rows:
     def __getitem__(self, column: str) -> Array:
         """Return one column or array, (n, ...). Texts are objects; missing numbers are NaN."""
         if column in self._arrays:
-            return self._arrays[column]
+            return self._arrays[column].whole()
         if column == ROW:
             return self._numbers
         if column not in self._table.column_names:
@@ -137,9 +139,39 @@ class Rows:
 
     def blocks(self, n: int) -> Iterator[Rows]:
         """Yield the rows in order, at most ``n`` at a time. Raises RecipeError where ``n`` is below 1."""
-        if n < 1:
-            raise RecipeError(f"A block has {n} rows.", "Give 1 or more.")
+        require_size(n)
         return (self._take(np.arange(start, min(start + n, len(self)))) for start in range(0, len(self), n))
+
+    def batches(self, size: int, seed: int) -> Iterator[Rows]:
+        """Yield all rows in an order that follows from the seed, ``size`` at a time; the last batch may have fewer.
+
+        Rows that are larger than memory are read as they come: some 64 MB of them are mixed at a time, which lie in
+        groups of neighbours all over the source. Fewer are mixed as a whole.
+
+        Args:
+            size: 1 or more. seed: another one for each epoch, 0 or more.
+
+        Raises:
+            RecipeError: ``size`` is below 1.
+        """
+        require_size(size)
+        return self._batches(size, seed)
+
+    def _batches(self, size: int, seed: int) -> Iterator[Rows]:
+        row_bytes = 8 * len(self._table.column_names) + sum(each.entry_bytes for each in self._arrays.values())
+        for places, order in windows_of(len(self), row_bytes, size, seed):
+            arrays = {name: LoadedEntries(entries.take(places)) for name, entries in self._arrays.items()}
+            held = replace(self._take(places), _arrays=arrays)
+            for start in range(0, len(order), size):
+                yield held._take(order[start : start + size])
+
+    def dataset(self) -> RowsDataset:
+        """Return the rows as a data set of torch, for its DataLoader, Lightning and Transformers.
+
+        An item is a row, what it holds by column. A sampler that draws from all rows is slow where they are larger than
+        memory; ``batches`` is not.
+        """
+        return RowsDataset(self)
 
     def map(self, function: MapFunction, **files: Path) -> Array:
         """Return what a function gives for each row, (n, ...), from the rows of the same people alone.
@@ -271,7 +303,7 @@ class Rows:
             _people=self._people.take(rows).compact(),
             _ids=self._ids.take(rows),
             _numbers=self._numbers[places],
-            _arrays={name: array[places] for name, array in self._arrays.items()},
+            _arrays={name: entries.at(places) for name, entries in self._arrays.items()},
             _salt=self._salt,
             _files=self._files,
             _splits=self._splits,

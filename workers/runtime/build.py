@@ -18,7 +18,7 @@ from torch import Tensor
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import Pepper, subject_digest
 from expunge.workers.runtime.drain import look_on, undivided
-from expunge.workers.runtime.jobs import ASIDE, MAPPED, MEMBER, ROWS, START, pack, unpack
+from expunge.workers.runtime.jobs import ASIDE, MAPPED, MEMBER, ON_DISK, ROWS, START, pack, unpack
 from expunge.workers.runtime.mapping import BlockMaker, KeptBlocks, open_public_files
 from expunge.workers.runtime.points import RESUMED, TakenPoints
 from expunge.workers.runtime.ranks import NEEDED
@@ -458,6 +458,7 @@ def _digests(rows: SealedRows) -> object:
 def handles_of(rows: Mapping[str, SealedRows], kind: str) -> dict[str, int]:
     """Return the files of the rows of each source, and of what was mapped of them, by the names that a part knows."""
     files = {f"{kind}{source}": sealed.handle for source, sealed in rows.items()}
+    files |= {f"{ON_DISK}{kind}{source}": each.disk for source, each in rows.items() if each.disk is not None}
     arrays = ((source, *mapped) for source, sealed in rows.items() for mapped in sealed.mapped.items())
     return files | {f"{MAPPED}{kind}{source} {function}": array.handle for source, function, array in arrays}
 

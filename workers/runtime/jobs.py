@@ -39,8 +39,10 @@ from unlearning.types import RecipeError
 Listing = Sequence[tuple[str, int]]
 """files in a row: the name and the size of each"""
 Outcome = tuple[Mapping[str, Any], bytes, Score | None]
-ROWS, ASIDE, START, MEMBER, MAPPED = "rows ", "aside ", "start", "member ", "mapped "
-"""how the files of a part begin, before the parameter or the number that they are of; MAPPED, before ROWS or ASIDE"""
+ROWS, ASIDE, START, MEMBER = "rows ", "aside ", "start", "member "
+"""how the files of a part begin, before the parameter or the number that they are of"""
+MAPPED, ON_DISK = "mapped ", "on disk "
+"""how those begin that belong to a file of rows, before ROWS or ASIDE"""
 HOW_TO_PORT = """Let the service read the data, and compute from the rows that it hands over:
     def recipe(rows: ul.Rows = ul.table("people.csv", person="person", aside=0.2)) -> ul.Published:
         table = rows.pandas()
@@ -223,7 +225,8 @@ def _rows(module: ModuleType, files: Files, order: Mapping[str, Any], kind: str,
             before[function] = MappedBefore(values, {file: Path(order["public"][file]) for file in public})
         return before
 
-    return rows_from_bytes(files[f"{kind}{name}"], read, Path.cwd() / f"{kind.strip()}-{name}")
+    folder, disk = Path.cwd() / f"{kind.strip()}-{name}", files.get(f"{ON_DISK}{kind}{name}")
+    return rows_from_bytes(files[f"{kind}{name}"], read, folder, disk)
 
 
 def _published(name: str, value: object) -> Published:

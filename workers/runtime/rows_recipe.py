@@ -41,6 +41,8 @@ SOURCE_KINDS = {
     "ReaderSource": "own program",
 }
 """how a claim names what a recipe reads"""
+SPOOL = "spool"
+"""in the home folder: files without a name, with arrays that are larger than what a worker holds in memory"""
 MOST_GONE = 0.1
 """of the retained; an update is blocked where the sources lack more, because nobody looked at that"""
 Unit = tuple[str, int]
@@ -317,6 +319,7 @@ def survey(
         salt=salt,
         until=None if until is None else datetime.fromtimestamp(until / 1e6, UTC),
         most=settings.sample_bytes,
+        spool=settings.home / SPOOL,
         tables=tables,
     )
     return SourceUnits(reader, granularity)

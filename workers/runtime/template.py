@@ -13,21 +13,22 @@ import os
 import select
 import socket
 import sys
+import tempfile
 import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from expunge.workers.runtime.kernel import adopt_orphans, collapse_memory, die_with_parent
 from expunge.workers.runtime.messages import receive, send
 from expunge.workers.runtime.walls import draw, leave_descriptors, probe
 from expunge.workers.runtime.work import children_cpu_seconds
-from expunge.workers.runtime.world import Ask, Code, PartInput, Raised, WorldEnded, open_files, open_world, seal
+from expunge.workers.runtime.world import FULL, Ask, Code, PartInput, Raised, WorldEnded, open_files, open_world, seal
 
 COMPILER = ("torch._dynamo",)
 """what torch.func and torch.optim import at their first call, for a second of CPU: once here, and not in each fork"""
@@ -150,7 +151,7 @@ def _read(line: socket.socket, order: Mapping[str, Any], handles: Sequence[int])
                 reply = {name: source.units.people.values for name, source in opened.items()}
                 files = [seal(_survey(source)) for source in opened.values()]
             elif words["kind"] == "rows":
-                reply, files = _hand_over(opened, words, order["most"])
+                reply, files = _hand_over(opened, words, order["most"], Path(order["spool"]))
             else:
                 reply, files = _hand_over_blocks(opened[words["source"]], words["numbers"])
             send(line, reply, files)
@@ -160,6 +161,11 @@ def _read(line: socket.socket, order: Mapping[str, Any], handles: Sequence[int])
             send(line, {"refused": [error.what, error.hint]})
         except MemoryError:
             send(line, {"passing": "there is too little memory to read the sources"})
+        except OSError as error:
+            if error.errno in FULL:
+                send(line, {"raised": [FULL[error.errno], None, None, None, None]})
+            else:
+                send(line, {"broken": f"{type(error).__name__} while the sources were read"})
         except Exception as error:  # its text may name a person
             send(line, {"broken": f"{type(error).__name__} while the sources were read"})
         words, _ = receive(line)
@@ -200,14 +206,19 @@ def _survey(opened: _Opened) -> bytes:
     )
 
 
-def _hand_over(opened: Mapping[str, _Opened], words: Mapping[str, Any], most: int) -> tuple[dict[str, Any], list[int]]:
+def _hand_over(
+    opened: Mapping[str, _Opened], words: Mapping[str, Any], most: int, spool: Path
+) -> tuple[dict[str, Any], list[int]]:
     """Return a sealed file with the rows of the named units of each source, and the SHA-256 of each.
 
-    Of the sources under ``mapped`` also a digest of each block.
+    Of the sources under ``mapped`` also a digest of each block. Arrays of the sources under ``spooled`` are in files on
+    disk, which follow.
     """
     import numpy as np  # noqa: PLC0415
 
-    digests, handles, blocks = {}, [], {}
+    from unlearning.rows import is_larger  # noqa: PLC0415
+
+    digests, handles, blocks, spooled = {}, [], {}, dict[str, int]()
     for name, numbers in words["units"].items():
         source, staying = opened[name], np.array(numbers, dtype=np.int64)
         if name in words["mapped"]:
@@ -215,29 +226,49 @@ def _hand_over(opened: Mapping[str, _Opened], words: Mapping[str, Any], most: in
             source.handed[:] = [rows]
         else:
             rows = source.reading.rows(source.units, staying, source.salt)
-        handle, digests[name] = _sealed(rows, most)
+        with ExitStack() as stack:
+            disk = stack.enter_context(_on_disk(spool)) if is_larger(rows, most) else None
+            handle, digests[name] = _sealed(rows, most, disk)
+            if disk is not None:  # for reading alone
+                spooled[name] = os.open(f"/proc/self/fd/{disk.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
         handles.append(handle)
-    return {"sha256": digests, "blocks": blocks}, handles
+    return {"sha256": digests, "blocks": blocks, "spooled": [*spooled]}, [*handles, *spooled.values()]
+
+
+def _on_disk(folder: Path) -> IO[bytes]:
+    """Return a new file without a name in this folder, which is made. Raises RecipeError where it cannot be."""
+    from unlearning.types import RecipeError  # noqa: PLC0415
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return tempfile.TemporaryFile(dir=folder)
+    except OSError as error:
+        what = f"The rows take more than EXPUNGE_SAMPLE_BYTES, and {folder} cannot be written: {error.strerror}."
+        raise RecipeError(what, "Let the worker write there, on a disk with the space, or raise it.") from None
 
 
 def _hand_over_blocks(opened: _Opened, numbers: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
     """Return a sealed file with each of these blocks of the rows that were handed over last."""
     (rows,) = opened.handed
     blocks = [*rows.blocks_at(numbers)]
-    sealed = [_sealed(block, None) for block in blocks]
+    sealed = [_sealed(block) for block in blocks]
     return {"sha256": [sha256 for _, sha256 in sealed]}, [handle for handle, _ in sealed]
 
 
-def _sealed(rows: Rows, most: int | None) -> tuple[int, str]:
-    """Return a sealed file of the rows and its SHA-256; ``most``: bytes that they may take, with files of a folder."""
+def _sealed(rows: Rows, most: int | None = None, disk: IO[bytes] | None = None) -> tuple[int, str]:
+    """Return a sealed file of the rows and its SHA-256, but for the key of arrays that are on ``disk``.
+
+    ``most``: bytes that they may take, with files of a folder.
+    """
     from unlearning.rows import write_rows  # noqa: PLC0415
 
     handle = os.memfd_create("rows", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    with os.fdopen(os.dup(handle), "wb") as file:
-        write_rows(rows, file, most)
-    with os.fdopen(os.dup(handle), "rb") as file:
+    with os.fdopen(os.dup(handle), "w+b") as file:
+        end = write_rows(rows, file, most, disk)
         file.seek(0)
-        return seal(handle), hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.write(end)
+    return seal(handle), digest
 
 
 def _judge(line: socket.socket, threads: int) -> None:

@@ -119,12 +119,14 @@ class SealedRows:
     """The rows of one source for one part, with the files that they name: a sealed file in memory, and its SHA-256.
 
     Args:
+        disk: where the rows are larger than what a worker holds, a file with their arrays; they are encrypted.
         blocks: where functions are mapped over them, a digest of each block.
         mapped: what each function gave, by its name.
     """
 
     handle: int
     sha256: str
+    disk: int | None = None
     blocks: Sequence[str] = ()
     mapped: Mapping[str, SealedArray] = field(default_factory=dict)
 
@@ -145,9 +147,10 @@ class SourceReader:
         words = {"units": {name: [*numbers] for name, numbers in units.items()}, "mapped": [*mapped]}
         reply, handles = self._line.ask({"kind": "rows", **words})
         try:
+            disks = dict(zip(reply["spooled"], handles[len(units) :], strict=True))
             yield {
-                name: SealedRows(handle, reply["sha256"][name], reply["blocks"].get(name, ()))
-                for name, handle in zip(units, handles, strict=True)
+                name: SealedRows(handle, reply["sha256"][name], disks.get(name), reply["blocks"].get(name, ()))
+                for name, handle in zip(units, handles, strict=False)
             }
         finally:
             for handle in handles:
@@ -390,6 +393,7 @@ def read_sources(
     salt: bytes,
     until: datetime | None,
     most: int,
+    spool: Path,
     tables: Mapping[str, int],
 ) -> SourceReader:
     """Open the sources, with everybody in them, in a process that ends with the block of ``readers``.
@@ -398,7 +402,8 @@ def read_sources(
         sources: each as ``source_to_json`` gives it. roots: the folder beneath which each lies.
         databases: the address by setting. salt: by which people are kept apart.
         until: rows that came later, by their source's ``at=``, are left out.
-        most: bytes that the rows of a part may take, with the files that they name.
+        most: bytes that the rows of a part may take in memory, with the files that they name. spool: a folder on a disk
+            for their arrays where they take more.
         tables: of sources that a function of the recipe reads, the sealed file of what it gave (``read_by_function``).
 
     Raises:
@@ -412,6 +417,7 @@ def read_sources(
         "salt": salt.hex(),
         "until": None if until is None else until.isoformat(),
         "most": most,
+        "spool": str(spool),
         "tables": [*tables],
     }
     line = _reading[-1].enter_context(template().line(order, [*tables.values()]))

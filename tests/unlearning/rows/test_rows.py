@@ -94,7 +94,7 @@ def test_blocks_are_the_rows_in_order(rows: Rows) -> None:
     assert [len(block) for block in blocks] == [17, 17, 6]
     assert np.concatenate([block["__row"] for block in blocks]).tolist() == list(range(COUNT))
     assert pd.concat([block.pandas() for block in blocks], ignore_index=True).equals(rows.pandas())
-    with pytest.raises(RecipeError, match="A block has 0 rows"):
+    with pytest.raises(RecipeError, match="A block or batch has 0 rows"):
         rows.blocks(0)
 
 
