@@ -6,8 +6,8 @@ from sqlalchemy import delete, func, select, text
 from sqlalchemy.orm import Session
 
 from expunge.service.infra.tables import (
-    CalibrationOrder,
     Generation,
+    GenerationPart,
     HoldoutPerson,
     Membership,
     MembershipBlock,
@@ -15,9 +15,7 @@ from expunge.service.infra.tables import (
     Restoration,
     Spelling,
     StoredVector,
-    TrainedPart,
     Version,
-    WorkUnit,
 )
 from unlearning.accounting.policy import Policy, place_by_rule
 
@@ -77,11 +75,9 @@ def number_above(session: Session, restoration: Restoration, used: int) -> None:
 
 
 def empty_generation(session: Session, generation_id: int) -> None:
-    """Drop what a generation knew about people: memberships, recollections, spellings, calibration, work units, trained
-    parts and its holdout.
-    """
-    for piece in (CalibrationOrder, WorkUnit, TrainedPart, HoldoutPerson, MembershipBlock):
-        session.execute(delete(piece).where(piece.generation_id == generation_id))
+    """Drop what a generation knew about people: memberships, recollections, spellings, parts and its holdout."""
+    for people in (GenerationPart, HoldoutPerson, MembershipBlock):
+        session.execute(delete(people).where(people.generation_id == generation_id))
     if session.get_bind().dialect.name == "postgresql":
         for record in _PARTITIONED:
             session.execute(text(f"DROP TABLE IF EXISTS {record.__tablename__}_{int(generation_id):d}"))

@@ -93,7 +93,7 @@ from expunge.service.queue.serves import (
     threads_of_workers,
     untaken,
 )
-from expunge.service.queue.work_units import BUILT, POLL_SECONDS, Piece, WorkUnits, free_pieces
+from expunge.service.queue.work_units import BUILT, POLL_SECONDS, WorkUnits, free_pieces
 
 __all__ = [
     "ADVICE",
@@ -120,7 +120,6 @@ __all__ = [
     "Job",
     "JournalEntry",
     "Leaving",
-    "Piece",
     "Postponed",
     "Preparation",
     "Replan",

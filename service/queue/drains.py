@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from expunge.service.audit import record
 from expunge.service.infra.db import NOW
-from expunge.service.infra.tables import CalibrationOrder, Heartbeat, Lease, WorkUnit
+from expunge.service.infra.tables import GenerationPart, Heartbeat, Lease
 from expunge.service.infra.tenants import DEFAULT_TENANT
 from expunge.service.infra.time import ALIVE_SECONDS
 from expunge.service.queue.leases import in_force
@@ -44,8 +44,7 @@ def drained_states(session: Session, names: Collection[str] = ()) -> list[Draine
     rows = select(Heartbeat).where(Heartbeat.kind.in_(("worker", "updater")), beats(ALIVE_SECONDS))
     owners = {
         *session.scalars(select(Lease.owner).where(in_force(NOW))),
-        *session.scalars(select(WorkUnit.owner).where(WorkUnit.done_at.is_(None)).distinct()),
-        *session.scalars(select(CalibrationOrder.owner).where(CalibrationOrder.done_at.is_(None)).distinct()),
+        *session.scalars(select(GenerationPart.owner).where(GenerationPart.done_at.is_(None)).distinct()),
     }
     return [
         DrainedState(

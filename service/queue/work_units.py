@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from sqlalchemy import delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from expunge.service.infra.db import Database, now
-from expunge.service.infra.tables import CalibrationOrder, Generation, Heartbeat, Model, WorkUnit
+from expunge.service.infra.tables import CalibrationOrder, Generation, GenerationPart, Heartbeat, Model, WorkUnit
 from expunge.service.infra.time import SECOND
 from expunge.service.models import model_lease
 from expunge.service.queue.leases import is_held
 from expunge.service.queue.serves import EVERYTHING, Serves
 
-Piece: TypeAlias = CalibrationOrder | WorkUnit
 BUILT = ("preparing", "candidate")
 """generations with pieces that may still be worked on"""
 POLL_SECONDS = 0.2
@@ -33,13 +32,14 @@ class WorkUnits:
     owner: str
     """the process that takes them"""
     lease_seconds: float
-    record: type[Piece]
+    record: type[WorkUnit | CalibrationOrder]
     generation_id: int
 
     def lay_out(self, session: Session, numbers: Iterable[int]) -> None:
-        session.execute(
-            insert(self.record), [{"generation_id": self.generation_id, "number": number} for number in numbers]
-        )
+        kind, rows = self.record.__mapper__.polymorphic_identity, []
+        for number in numbers:
+            rows.append({"generation_id": self.generation_id, "key": f"{kind} {number:06}", "number": number})
+        session.execute(insert(self.record), rows)
 
     def clear(self) -> None:
         with self.database.write() as session:
@@ -54,7 +54,8 @@ class WorkUnits:
     def take(self, session: Session) -> int | None:
         """Take the first free piece and return its number; None if all are done or taken."""
         found = self._free(now(session)).order_by(self.record.number).limit(1)
-        row: Any = session.scalars(found.with_for_update(skip_locked=True)).one_or_none()
+        row: WorkUnit | CalibrationOrder | None
+        row = session.scalars(found.with_for_update(skip_locked=True)).one_or_none()
         if row is None:
             return None
         row.owner = self.owner
@@ -74,8 +75,8 @@ class WorkUnits:
     def let_go(self, number: int) -> None:
         """Give a piece back that was not done."""
         with self.database.write() as session:
-            row: Any = session.get(self.record, (self.generation_id, number))
-            if row is not None and row.owner == self.owner and row.done_at is None:
+            row = self.ours(session, number)
+            if row is not None:
                 row.owner = None
 
     def _count(self, *which: Any) -> int:
@@ -99,13 +100,11 @@ class WorkUnits:
 
 def free_pieces(session: Session, owner: str) -> list[str]:
     """Give back the pieces that this process has not done; return the ids of their models, sorted."""
-    found: set[str] = set()
-    for record in (WorkUnit, CalibrationOrder):
-        theirs = update(record).where(record.owner == owner, record.done_at.is_(None)).values(owner=None)
-        freed = session.scalars(theirs.returning(record.generation_id)).all()
-        if freed:
-            found.update(session.scalars(select(Generation.model_id).where(Generation.id.in_(set(freed)))))
-    return sorted(found)
+    theirs = (
+        update(GenerationPart).where(GenerationPart.owner == owner, GenerationPart.done_at.is_(None)).values(owner=None)
+    )
+    freed = set(session.scalars(theirs.returning(GenerationPart.generation_id)))
+    return sorted(set(session.scalars(select(Generation.model_id).where(Generation.id.in_(freed))))) if freed else []
 
 
 def models_with_free_pieces(session: Session, serves: Serves = EVERYTHING) -> list[str]:
@@ -113,15 +112,11 @@ def models_with_free_pieces(session: Session, serves: Serves = EVERYTHING) -> li
 
     ``serves``: what the worker takes.
     """
-    at = now(session)
-    found: set[str] = set()
-    for record in (WorkUnit, CalibrationOrder):
-        query = (
-            select(Model.id)
-            .join(Generation, Generation.id == Model.generation_id)
-            .join(record, record.generation_id == Generation.id)
-            .where(Model.status == "preparing", serves.where(Model), is_held(model_lease("") + Model.id, at))
-            .where(record.done_at.is_(None), record.owner.is_(None))
-        )
-        found.update(session.scalars(query.distinct()))
-    return sorted(found)
+    query = (
+        select(Model.id)
+        .join(Generation, Generation.id == Model.generation_id)
+        .join(GenerationPart, GenerationPart.generation_id == Generation.id)
+        .where(Model.status == "preparing", serves.where(Model), is_held(model_lease("") + Model.id, now(session)))
+        .where(GenerationPart.done_at.is_(None), GenerationPart.owner.is_(None))
+    )
+    return sorted(session.scalars(query.distinct()))

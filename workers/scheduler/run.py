@@ -53,7 +53,6 @@ from expunge.service.infra.tables import (
     Task,
     TrainedPart,
     Version,
-    WorkUnit,
 )
 from expunge.service.infra.time import SECOND
 from expunge.service.models import (
@@ -424,12 +423,10 @@ def sweep_files(database: Database, store: Store, private: Store, older_than: fl
 
 
 def _prepared(session: Session) -> set[str]:
-    """Return the digests of the states that work units still start from, and of what units and parts leave."""
+    """Return the digests of the states that work units still start from, and of what parts leave."""
     building = session.scalars(select(Generation.manifest).where(Generation.status.in_(("preparing", "candidate"))))
     notes = (frozen.get(name) for frozen in building if frozen for name in STARTS)
-    left = session.scalars(select(WorkUnit.result).where(WorkUnit.result.is_not(None)))
-    parts = session.scalars(select(TrainedPart.result))
-    return {note["state"] for note in notes if note} | {str(digest) for digest in left} | set(parts)
+    return {note["state"] for note in notes if note} | set(session.scalars(select(TrainedPart.result)))
 
 
 def open_scheduler(settings: Settings, limits: Limits = LIMITS) -> Scheduler:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, CompoundSelect, Select, bindparam, func, or_, select, true, union_all, update
+from sqlalchemy import ColumnElement, Select, bindparam, func, or_, select, true, update
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from expunge.service.audit import Witness, record, recorded_at
@@ -26,7 +26,6 @@ from expunge.service.infra.tables import (
     Task,
     TrainedPart,
     Version,
-    WorkUnit,
 )
 from expunge.service.infra.time import SECOND
 from expunge.service.models import empty_generation
@@ -129,10 +128,7 @@ def ended_lately(tenants: Collection[str] | None) -> Select[Any]:
     )
 
 
-_LEFT: CompoundSelect[Any] = union_all(
-    select(WorkUnit.result).where(WorkUnit.generation_id == bindparam("generation"), WorkUnit.result.is_not(None)),
-    select(TrainedPart.result).where(TrainedPart.generation_id == bindparam("generation")),
-)
+_LEFT = select(TrainedPart.result).where(TrainedPart.generation_id == bindparam("generation"))
 
 
 def erase_ended(database: Database, private: Store, keys: KeyStore, tenants: Collection[str] | None = None) -> int:

@@ -10,7 +10,7 @@ import torch
 from sqlalchemy import Select, delete, insert, select
 from sqlalchemy.orm import Session
 
-from expunge.service.infra.db import batches
+from expunge.service.infra.db import batches, now
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.pseudonyms import digest
 from expunge.service.infra.tables import TrainedPart
@@ -91,9 +91,9 @@ class PartStore:
         rows = {key: self._seal(key, part) for key, part in parts.items()}
         sealed = {row["result"] for row in rows.values()}
         with self.storage.database.write() as session:
-            unused = sealed
+            unused, at = sealed, {"done_at": now(session)}
             if self.may_keep(session):
-                unused = self._replace(session, rows) - sealed
+                unused = self._replace(session, {key: row | at for key, row in rows.items()}) - sealed
                 noted(session)
         self.storage.private.delete(*unused)
 

@@ -19,12 +19,11 @@ from sqlalchemy.orm import Session
 
 from expunge.service.infra.broker.notify import notify, notify_many
 from expunge.service.infra.db import now
-from expunge.service.infra.tables import Generation, Model
+from expunge.service.infra.tables import CalibrationOrder, Generation, Model, WorkUnit
 from expunge.service.queue import (
     BUILT,
     POLL_SECONDS,
     Job,
-    Piece,
     Preparation,
     Replan,
     WorkUnits,
@@ -43,7 +42,7 @@ WORTH_SECONDS = 2.0
 """of training, below which an update asks no other worker: opening the model takes it as long"""
 
 
-def pieces_of(process: Process, record: type[Piece], generation_id: int) -> WorkUnits:
+def pieces_of(process: Process, record: type[WorkUnit | CalibrationOrder], generation_id: int) -> WorkUnits:
     return WorkUnits(process.storage.database, process.owner, process.limits.lease_seconds, record, generation_id)
 
 
@@ -64,7 +63,7 @@ class Units(ABC):
 
     NOTE: ClassVar[str]
     """the name of the note in the manifest"""
-    RECORD: ClassVar[type[Piece]]
+    RECORD: ClassVar[type[WorkUnit | CalibrationOrder]]
 
     @property
     def pieces(self) -> WorkUnits:

@@ -17,7 +17,7 @@ from sqlalchemy import (
     false,
     text,
 )
-from sqlalchemy.orm import Mapped, mapped_column, synonym
+from sqlalchemy.orm import Mapped, mapped_column
 
 from expunge.service.infra.tables.record import Count, Digest, Id, Moment, Name, Record, Serial
 
@@ -269,53 +269,49 @@ class Consumer(Record):
     """the actor that reported it first, and alone may speak for it; None: it was reported before names were bound"""
 
 
-class CalibrationOrder(Record):
-    """One deletion order of a calibrated generation: a piece of work that any worker may take."""
+class GenerationPart(Record):
+    """A part of what a generation is built from: one that was trained, or one that any worker may take."""
 
-    __tablename__ = "calibration_orders"
-    generation_id: Mapped[int] = mapped_column(
-        Serial, ForeignKey("generations.id"), primary_key=True, autoincrement=False
-    )
-    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    owner: Mapped[str | None] = mapped_column(String(120))
-    """the process that measures it, or did"""
-    errors: Mapped[bytes | None]
-    """distances to retraining at each size, sealed under the sealing key"""
-    measured_at: Mapped[int | None] = mapped_column(Moment)
-    done_at: Mapped[int | None] = synonym("measured_at")
-
-
-class WorkUnit(Record):
-    """Some holders' vectors of a generation in preparation, or a part of a training: any worker may take it."""
-
-    __tablename__ = "work_units"
-    generation_id: Mapped[int] = mapped_column(
-        Serial, ForeignKey("generations.id"), primary_key=True, autoincrement=False
-    )
-    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    owner: Mapped[str | None] = mapped_column(String(120))
-    """the process that computes it, or did"""
-    done_at: Mapped[int | None] = mapped_column(Moment)
-    result: Mapped[str | None] = mapped_column(Digest)
-    """the sealed part of a training that it left in the private store; None: it left rows, or nothing yet"""
-
-
-class TrainedPart(Record):
-    """A part of the training of a generation with rows, by its key: an HMAC of all that its bytes follow from.
-
-    It goes with the version that does not use it any more.
-    """
-
-    __tablename__ = "trained_parts"
+    __tablename__ = "parts"
+    __mapper_args__ = {"polymorphic_on": "kind"}  # noqa: RUF012 (SQLAlchemy reads it)
     generation_id: Mapped[int] = mapped_column(
         Serial, ForeignKey("generations.id"), primary_key=True, autoincrement=False
     )
     key: Mapped[str] = mapped_column(Digest, primary_key=True)
-    result: Mapped[str] = mapped_column(Digest)
+    kind: Mapped[str] = mapped_column(String(8))
+    owner: Mapped[str | None] = mapped_column(String(120))
+    """the process that makes it, or did"""
+    done_at: Mapped[int | None] = mapped_column(Moment)
+
+
+class CalibrationOrder(GenerationPart):
+    """One deletion order of a calibrated generation, which any worker may measure."""
+
+    __mapper_args__ = {"polymorphic_identity": "order"}  # noqa: RUF012 (SQLAlchemy reads it)
+    number: Mapped[int] = mapped_column(nullable=True, use_existing_column=True)
+    errors: Mapped[bytes | None]
+    """distances to retraining at each size, sealed under the sealing key"""
+
+
+class WorkUnit(GenerationPart):
+    """A chain of parts of a training, which any worker may make: it keeps each under its key."""
+
+    __mapper_args__ = {"polymorphic_identity": "unit"}  # noqa: RUF012 (SQLAlchemy reads it)
+    number: Mapped[int] = mapped_column(nullable=True, use_existing_column=True)
+
+
+class TrainedPart(GenerationPart):
+    """A part of a training, by its key: an HMAC of all that its bytes follow from.
+
+    It goes with the version that does not use it any more.
+    """
+
+    __mapper_args__ = {"polymorphic_identity": "trained"}  # noqa: RUF012 (SQLAlchemy reads it)
+    result: Mapped[str] = mapped_column(Digest, nullable=True)
     """the sealed file in the private store that holds what it left"""
-    walls: Mapped[str] = mapped_column(String(16))
+    walls: Mapped[str] = mapped_column(String(16), nullable=True)
     """how strong the walls were that it was made behind (``unlearning.accounting.world.Enclosure``)"""
-    seconds: Mapped[float]
+    seconds: Mapped[float] = mapped_column(nullable=True)
     """of work, as a power of two"""
 
 

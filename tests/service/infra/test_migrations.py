@@ -18,9 +18,20 @@ from sqlalchemy import MetaData, Table, select, text
 import expunge.service.infra.migrate
 from expunge.service.infra.db import Database, now
 from expunge.service.infra.migrate import SchemaState, compare, migrate, schema_state
-from expunge.service.infra.tables import DeletionRequest, Generation, Lease, Model, Record, Task, Version
+from expunge.service.infra.tables import (
+    CalibrationOrder,
+    DeletionRequest,
+    Generation,
+    Lease,
+    Model,
+    Record,
+    Task,
+    TrainedPart,
+    Version,
+    WorkUnit,
+)
 from expunge.service.infra.time import DAY_SECONDS, SECOND
-from expunge.service.queue import Stale, TakenLease, fence, renew
+from expunge.service.queue import Stale, TakenLease, WorkUnits, fence, free_pieces, renew
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Fallback, Policy
 
@@ -52,6 +63,7 @@ FROZEN = {
     "v0023_list.py": "307adf922d7bd7c61d78fbc6d4dd3fbb857424971de3eadead48f6e73a5736ce",
     "v0024_ledger.py": "5e4180e669d05c595e8ea55c0b14ded77a140116ba868642bbdc5863a7122c39",
     "v0025_drain.py": "3576c87a99e596d0e0f1b38ece9308b4d358eddd2b89a71b3b29869426e0fb67",
+    "v0026_one_table_of_parts.py": "ed078db51698bb8667dbb90723df2ea9ce7f7aa6c5224902501265f1e3e0d5de",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """
@@ -138,6 +150,44 @@ def test_whoever_waited_for_others_of_a_kind_is_due_and_no_policy_says_so_any_mo
         task = session.get_one(Task, "k")
         assert (task.reason, task.not_before) == ("awaiting_batch", 5)
         assert session.get_one(DeletionRequest, "r").reason == "awaiting_batch"
+
+
+def test_what_was_done_of_a_preparation_stays_done_in_one_table(furnished: Database) -> None:
+    many = 12
+    before = [
+        "DROP TABLE parts",
+        "CREATE TABLE calibration_orders "
+        "(generation_id INTEGER, number INTEGER, owner VARCHAR(120), errors {bytes}, measured_at BIGINT)",
+        "CREATE TABLE work_units "
+        "(generation_id INTEGER, number INTEGER, owner VARCHAR(120), done_at BIGINT, result VARCHAR(64))",
+        "CREATE TABLE trained_parts "
+        "(generation_id INTEGER, key VARCHAR(64), result VARCHAR(64), walls VARCHAR(16), seconds DOUBLE PRECISION)",
+        "INSERT INTO calibration_orders VALUES (1, 0, 'a', NULL, 7), (1, 1, 'b', NULL, NULL)",
+        *(f"INSERT INTO work_units VALUES (1, {number}, NULL, NULL, NULL)" for number in range(many)),
+        "UPDATE work_units SET owner = 'a', done_at = 9 WHERE number = 10",
+        "INSERT INTO trained_parts VALUES (1, 'k', 'r', 'kernel', 2.0)",
+    ]
+    kind_of_bytes = "BLOB" if furnished.dialect == "sqlite" else "BYTEA"
+    with furnished.engine.begin() as connection:
+        for statement in before:
+            connection.execute(text(statement.replace("{bytes}", kind_of_bytes)))
+        with Operations.context(MigrationContext.configure(connection)):
+            import_module("expunge.migrations.versions.v0026_one_table_of_parts").upgrade()
+    compare(furnished)
+    with furnished.read() as session:
+        orders = session.scalars(select(CalibrationOrder).order_by(CalibrationOrder.key)).all()
+        assert [(row.number, row.owner, row.done_at) for row in orders] == [(0, "a", 7), (1, "b", None)]
+        units = session.scalars(select(WorkUnit).order_by(WorkUnit.key)).all()
+        assert [row.number for row in units] == [*range(many)] and [row.done_at for row in units].index(9) == 10
+        (part,) = session.scalars(select(TrainedPart))
+        assert (part.key, part.result, part.walls, part.seconds, part.done_at) == ("k", "r", "kernel", 2.0, 1)
+    again = WorkUnits(furnished, "b", 30.0, WorkUnit, 1)
+    with furnished.write() as session:
+        assert again.take(session) == 0
+        again.lay_out(session, [many])
+    with furnished.write() as session:
+        assert again.ours(session, 0) is not None and free_pieces(session, "b") == ["m"]
+    assert (again.count(), again.done()) == (many + 1, 1)
 
 
 def test_migrations_that_databases_have_run_are_frozen() -> None:

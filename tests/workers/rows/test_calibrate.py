@@ -207,7 +207,7 @@ def test_orders_are_shared_out_and_a_killed_worker_loses_at_most_its_own(world: 
     model_id = world.register("convex", "newton", **ASKED)
     release_connections(world)
     die_at(world, "calibration-after-order", lambda other: other.work(model_id))
-    first = {row.number: row.measured_at for row in world.rows_of(CalibrationOrder) if row.measured_at}
+    first = {row.number: row.done_at for row in world.rows_of(CalibrationOrder) if row.done_at}
     assert set(first) == {0}
     generation = world.generation(model_id)
     prepared = (generation.manifest or {})["prepared"]["state"]
@@ -218,16 +218,16 @@ def test_orders_are_shared_out_and_a_killed_worker_loses_at_most_its_own(world: 
     helper = open_world(world.settings)
     helper.work(model_id)  # the lease is still the dead worker's: it can only help
     rows = {row.number: row for row in world.rows_of(CalibrationOrder)}
-    assert rows[1].owner == helper.process.owner and rows[1].measured_at is not None
-    assert rows[2].measured_at is None and world.model(model_id).status == "preparing"
+    assert rows[1].owner == helper.process.owner and rows[1].done_at is not None
+    assert rows[2].done_at is None and world.model(model_id).status == "preparing"
     helper.storage.close()
 
     world.expire_lease(model_id)
     world.work(model_id)
     assert world.model(model_id).status == "live", world.model(model_id).reason
     done = {row.number: row for row in world.rows_of(CalibrationOrder)}
-    assert len(done) == 4 and all(row.measured_at is not None for row in done.values())
-    assert done[0].measured_at == first[0] and done[1].measured_at == rows[1].measured_at
+    assert len(done) == 4 and all(row.done_at is not None for row in done.values())
+    assert done[0].done_at == first[0] and done[1].done_at == rows[1].done_at
     assert {done[2].owner, done[3].owner} == {world.process.owner}
     names = names_in(world.storage.private)
     assert prepared not in names and names == {world.head(model_id).state}
@@ -262,7 +262,7 @@ def test_an_order_measured_by_another_process_equals_the_pure_function(
     with readers():
         course = CalibrationUnits.opened(world.process, world.generation(model_id), recipe)
     assert course is not None
-    rows = {row.number: row for row in world.rows_of(CalibrationOrder) if row.measured_at}
+    rows = {row.number: row for row in world.rows_of(CalibrationOrder) if row.done_at}
     assert set(rows) == {0, 1}
     for number, row in rows.items():
         note = json.loads(sealed_errors(world, row))

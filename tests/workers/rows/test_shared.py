@@ -293,7 +293,7 @@ def test_a_helper_that_was_given_up_keeps_no_part(
         for row in world.rows_of(WorkUnit):
             if row.owner == helper.process.owner and row.done_at is None:
                 before.append(names_in(world.storage.private))
-                world.change(WorkUnit, (row.generation_id, row.number), owner=world.process.owner)
+                world.change(WorkUnit, (row.generation_id, row.key), owner=world.process.owner)
         return made
 
     def helps() -> None:
