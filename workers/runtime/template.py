@@ -61,7 +61,7 @@ def serve(channel: socket.socket, walls: Mapping[str, Any]) -> None:
     """Carry out orders until the other end is closed."""
     send(channel, walls)
     while _carry_out_order(channel):
-        pass
+        _wait_for_children()  # here alone: within an order a world is open, which waits for its own
 
 
 def _carry_out_order(channel: socket.socket) -> bool:
@@ -77,7 +77,6 @@ def _carry_out_order(channel: socket.socket) -> bool:
                 _load(COMPILER)
                 _fork(handles, partial(_judge, line, order["threads"]))
             case "world":
-                _wait_for_children()
                 _make_world(line, order, channel)
         for handle in handles[1:]:
             os.close(handle)
@@ -85,7 +84,7 @@ def _carry_out_order(channel: socket.socket) -> bool:
 
 
 def _wait_for_children() -> None:
-    """Let readers and judges that ended go."""
+    """Let readers, judges and orphans of worlds that ended go."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

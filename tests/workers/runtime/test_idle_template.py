@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from expunge.workers.app import Worker
 from expunge.workers.runtime import worlds
 from expunge.workers.runtime.world import Code
-from expunge.workers.runtime.worlds import IDLE_SECONDS, declare, end_idle_template, template
+from expunge.workers.runtime.worlds import IDLE_SECONDS, PartOrder, declare, end_idle_template, make_world, template
 from tests.workers.worlds import World
 from unlearning.types import Refused
 
@@ -51,6 +53,23 @@ def test_the_compiler_of_torch_is_loaded_for_recipes_that_name_torch_alone() -> 
     for library, answer in (("math", "False 1"), ("torch", "True 1")):
         with pytest.raises(Refused, match=answer):
             declare(Code("recipe", {"recipe.py": SAYS.format(library=library).encode()}))
+
+
+def test_a_world_that_is_made_while_another_is_open_takes_not_its_end() -> None:
+    """A drill's process is two workers, of which one overtakes the other."""
+    with make_world("declare", CODE, 1) as world:
+        first = world(PartOrder()).facts
+        children = Path(f"/proc/{template().process.pid}/task/{template().process.pid}/children")
+        deadline = time.monotonic() + 30
+        while not any(has_ended(child) for child in children.read_text().split()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert any(has_ended(child) for child in children.read_text().split()), "the world ends with its only part"
+        declare(CODE)
+    assert first["sources"].keys() == {"rows"}
+
+
+def has_ended(process: str) -> bool:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].startswith("Z")
 
 
 def test_a_template_whose_line_is_open_does_not_end() -> None:
