@@ -48,7 +48,7 @@ def named_commands(text: str) -> set[str]:
     return found
 
 
-ALONE = {"backup", "doctor", "init", "login", "migrate", "restore", "run", "up"}
+ALONE = {"backup", "doctor", "drain", "init", "login", "migrate", "restore", "run", "up"}
 """commands without a second word"""
 
 
@@ -105,8 +105,10 @@ RESTORING = {"restore"}
 
 
 def installation(expunge: Operator) -> None:
-    """What looks at the installation and changes nothing of it."""
+    """What looks at the installation and changes nothing of it, or takes back what it changed."""
     expunge("doctor", ends=(0,))
+    expunge("drain", "--wait", says="drained")
+    expunge("drain", "--undo", "--wait", says="taking work")
     expunge("migrate")
     expunge("init", "/tmp/recipes")
     expunge("login", "here", "http://api:8750", given=f"{expunge.check.promises.key}\n")

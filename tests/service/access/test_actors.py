@@ -72,6 +72,7 @@ IN_VARIABLES = {
     "workers/training/prepare.py": "preparation.switched",
     "service/queue/publication.py": "version.published",
     "service/queue/results.py": "update.blocked, update.postponed, update.empty",
+    "service/queue/drains.py": "worker.drained, worker.resumed",
 }
 
 
