@@ -2,6 +2,9 @@
 
 Three tables had the same columns under other names. What is done stays done, and what is taken stays its worker's.
 A unit of 0.2.0 named a file that it had left: the scheduler deletes files that nothing names.
+
+Processes of 0.2.0 go on until they are exchanged: views under the old names answer what they read. What they prepare in
+units waits for a worker of this release. A later release drops the views, before it makes ``parts`` anew.
 """
 
 from __future__ import annotations
@@ -29,6 +32,14 @@ COPIES = (
 )
 
 
+VIEWS = (
+    """CREATE VIEW work_units AS
+        SELECT generation_id, number, owner, done_at, result FROM parts WHERE kind = 'unit'""",
+    """CREATE VIEW calibration_orders AS
+        SELECT generation_id, number, owner, errors, done_at AS measured_at FROM parts WHERE kind = 'order'""",
+)
+
+
 def upgrade() -> None:
     op.create_table(
         "parts",
@@ -49,3 +60,5 @@ def upgrade() -> None:
         op.execute(copy)
     for table in ("calibration_orders", "work_units", "trained_parts"):
         op.drop_table(table)
+    for view in VIEWS:
+        op.execute(view)
