@@ -100,7 +100,8 @@ def test_a_training_elsewhere_that_was_recorded_is_followed(world: World, folder
 
 def test_an_exact_method_begins_with_a_training(world: World, folder: Path) -> None:
     held = world.live("rows", "retrain", name="held")
-    assert world.head(held).claim["guarantee"] == "exact"
+    claim = world.head(held).claim
+    assert (claim["guarantee"], claim["noise_std"]) == ("exact", 0.0)
     (folder / "elsewhere.safetensors").unlink()
     lay_out(folder, recipe=written())
     assert published(world, world.live("rows", "retrain", name="again")) == published(world, held)
