@@ -25,13 +25,11 @@ COPIES = (
         FROM calibration_orders""",  # noqa: S608  # nosec B608 (every word is above)
     f"""INSERT INTO parts (generation_id, key, kind, number, owner, done_at)
         SELECT generation_id, 'unit ' || {SIX_DIGITS}, 'unit', number, owner, done_at
-        FROM work_units""",  # noqa: S608  # nosec B608
+        FROM work_units""",  # noqa: S608  # nosec B608 (as above)
     """INSERT INTO parts (generation_id, key, kind, done_at, result, walls, seconds)
         SELECT generation_id, key, 'trained', created_at, result, walls, seconds
         FROM trained_parts JOIN generations ON generations.id = generation_id""",
 )
-
-
 VIEWS = (
     """CREATE VIEW work_units AS
         SELECT generation_id, number, owner, done_at, result FROM parts WHERE kind = 'unit'""",

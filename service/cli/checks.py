@@ -28,7 +28,7 @@ from expunge.service.infra.settings import SECRETS, Settings, SettingsError, rea
 from expunge.service.infra.tables import Certificate, Generation, Heartbeat, Model, Task
 from expunge.service.infra.time import ALIVE_SECONDS, SECOND
 from expunge.service.models import Guard, PutBack, candidate_of, is_other_module, old_forms
-from expunge.service.queue import drained_states, needs_of, untaken
+from expunge.service.queue import needs_of, untaken, worker_states
 from expunge.service.requests import Compared, Reason, explain
 
 SKEW_SECONDS = 5
@@ -386,7 +386,7 @@ def _untaken(database: Database) -> Iterator[Finding]:
 def _drained(database: Database) -> Iterator[Finding]:
     """Tell how many living workers an operator drained; a fault where none takes work."""
     with database.read() as session:
-        workers = [state for state in drained_states(session) if state.kind == "worker"]
+        workers = [state for state in worker_states(session) if state.kind == "worker"]
     drained = [state.process for state in workers if state.asked]
     if drained:
         what = f"Drained: {', '.join(drained)}, of {len(workers)} living workers."

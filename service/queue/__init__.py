@@ -38,7 +38,7 @@ from expunge.service.queue.claims import (
     waiting_deletions,
 )
 from expunge.service.queue.clock_change import shorten_waits
-from expunge.service.queue.drains import DrainedState, drain_processes, drained_states, is_named
+from expunge.service.queue.drains import WorkerState, drain_processes, worker_states
 from expunge.service.queue.jobs import ClaimedTask, Deletions, Job, Preparation, Work
 from expunge.service.queue.journal_entry import JournalEntry
 from expunge.service.queue.leases import Stale, TakenLease, fence, in_force, renew, take
@@ -115,7 +115,6 @@ __all__ = [
     "Completed",
     "Deletions",
     "Draft",
-    "DrainedState",
     "ForgottenCount",
     "Job",
     "JournalEntry",
@@ -132,6 +131,7 @@ __all__ = [
     "Target",
     "Work",
     "WorkUnits",
+    "WorkerState",
     "ask_nearly_suppressed",
     "asked_for_samples",
     "before",
@@ -145,7 +145,6 @@ __all__ = [
     "deletions_wait",
     "departure",
     "drain_processes",
-    "drained_states",
     "drop_messages",
     "end_dry_run",
     "end_without_version",
@@ -161,7 +160,6 @@ __all__ = [
     "hint_of",
     "in_force",
     "is_due",
-    "is_named",
     "living",
     "mark_forgotten",
     "mark_notified",
@@ -202,5 +200,6 @@ __all__ = [
     "withhold",
     "without_numbers",
     "without_vector",
+    "worker_states",
     "write_holdout",
 ]

@@ -18,7 +18,7 @@ from expunge.service.queue.serves import RESTS, beats
 
 
 @dataclass(frozen=True)
-class DrainedState:
+class WorkerState:
     """A living worker or updater.
 
     Args:
@@ -39,15 +39,15 @@ class DrainedState:
         return self.rests == self.asked and not (self.asked and self.holds)
 
 
-def drained_states(session: Session, names: Collection[str] = ()) -> list[DrainedState]:
-    """Return the living workers and updaters, by name: all, or those that ``is_named`` says."""
+def worker_states(session: Session, names: Collection[str] = ()) -> list[WorkerState]:
+    """Return the living workers and updaters, by name: all, or those with one of these names, or on such a machine."""
     rows = select(Heartbeat).where(Heartbeat.kind.in_(("worker", "updater")), beats(ALIVE_SECONDS))
     owners = {
         *session.scalars(select(Lease.owner).where(in_force(NOW))),
         *session.scalars(select(GenerationPart.owner).where(GenerationPart.done_at.is_(None)).distinct()),
     }
     return [
-        DrainedState(
+        WorkerState(
             row.process,
             row.kind,
             row.software,
@@ -56,11 +56,11 @@ def drained_states(session: Session, names: Collection[str] = ()) -> list[Draine
             holds=row.process in owners,
         )
         for row in session.scalars(rows.order_by(Heartbeat.process))
-        if not names or any(is_named(row.process, name) for name in names)
+        if not names or any(_is_named(row.process, name) for name in names)
     ]
 
 
-def is_named(process: str, name: str) -> bool:
+def _is_named(process: str, name: str) -> bool:
     """Return whether a process has this name, or runs on the machine of this name."""
     return process == name or process.startswith(f"{name}:")
 

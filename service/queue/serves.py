@@ -97,7 +97,7 @@ def beats(within_seconds: float) -> ColumnElement[bool]:
 
 
 def living(session: Session) -> list[Serves]:
-    """Return what the living workers and updaters take."""
+    """Return what the living workers and updaters take, drained ones too: what waits for these is not blocked."""
     alive = select(Heartbeat.serves).where(Heartbeat.kind.in_(("worker", "updater")), beats(ALIVE_SECONDS))
     return list(dict.fromkeys(map(Serves.from_json, session.scalars(alive))))
 

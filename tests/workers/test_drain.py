@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from expunge.service.cli.checks import examine
 from expunge.service.infra.db import now
 from expunge.service.infra.tables import Heartbeat, Model
-from expunge.service.queue import drained_states, others_take
+from expunge.service.queue import others_take, worker_states
 from expunge.workers.app import Worker
 from expunge.workers.runtime import drain, worlds
 from expunge.workers.runtime.heartbeat import HeartbeatSender
@@ -70,7 +70,7 @@ def soon(holds: Callable[[], object]) -> bool:
 
 def rests(world: World) -> list[bool]:
     with world.database.read() as session:
-        return [state.rests for state in drained_states(session)]
+        return [state.rests for state in worker_states(session)]
 
 
 @pytest.mark.both_engines

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import Dataset
 
+from unlearning.rows._read import Places
 from unlearning.types import RecipeError
 
 if TYPE_CHECKING:
     from unlearning.rows._rows import Rows
 
-Places = np.ndarray[Any, np.dtype[np.int64]]
 NEIGHBOURS_BYTES, TOGETHER_BYTES = 2**20, 2**26
 """of rows that lie side by side and are read at once, at a disk's full speed; and of those that are mixed in memory"""
 

@@ -1,7 +1,7 @@
 """Arrays with one entry for each row: in memory, in a file of numpy, or sealed in a file on disk.
 
 What is larger than memory is read where it is looked at. On disk it is encrypted under a key that is nowhere but in the
-memory of those who read it, so that nothing of a person can be read there once they have ended.
+memory of the processes that read it, so that nothing of a person can be read there once these have ended.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import IO, Any
 
@@ -19,10 +18,10 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from unlearning.rows._paths import UnwrittenFile
+from unlearning.rows._read import Places
 from unlearning.types import RecipeError
 
 Array = np.ndarray[Any, Any]
-Places = np.ndarray[Any, np.dtype[np.int64]]
 PIECE_BYTES = 2**22
 """of which the entries are in memory at once while all are read"""
 KEY_BYTES, BLOCK_BYTES = 32, 16
@@ -36,9 +35,8 @@ HEADERS = {
 class Entries(ABC):
     """An array (n, ...) with an entry for each of n rows. ``most``: bytes of it that may be in memory at once."""
 
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    most: int | None = None
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], most: int | None = None) -> None:
+        self.shape, self.dtype, self.most = shape, dtype, most
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -75,65 +73,47 @@ class Entries(ABC):
         return (self.take(np.arange(at, min(at + count, len(self)))) for at in range(0, len(self), count))
 
 
-@dataclass(frozen=True)
 class LoadedEntries(Entries):
     """An array in memory."""
 
-    array: Array
-
-    @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        return tuple(self.array.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:  # type: ignore[override]
-        return np.dtype(self.array.dtype)
+    def __init__(self, array: Array) -> None:
+        super().__init__(array.shape, array.dtype)
+        self._array = array
 
     def take(self, places: Places) -> Array:
-        return np.ascontiguousarray(self.array[places])
-
-    def _loaded(self) -> Array:
-        return self.array
-
-
-@dataclass(frozen=True)
-class TakenEntries(Entries):
-    """Some entries of another array. Their array is read once, where all of it is asked for."""
-
-    entries: Entries
-    places: Places
-
-    @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        return (len(self.places), *self.entries.shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:  # type: ignore[override]
-        return self.entries.dtype
-
-    def take(self, places: Places) -> Array:
-        return self.entries.take(self.places[places])
-
-    @property
-    def most(self) -> int | None:  # type: ignore[override]
-        return self.entries.most
+        return np.ascontiguousarray(self._array[places])
 
     def _loaded(self) -> Array:
         return self._array
 
+
+class TakenEntries(Entries):
+    """Some entries of another array. Their array is read once, where all of it is asked for."""
+
+    def __init__(self, entries: Entries, places: Places) -> None:
+        super().__init__((len(places), *entries.shape[1:]), entries.dtype, entries.most)
+        self._entries, self._places = entries, places
+
+    def take(self, places: Places) -> Array:
+        return self._entries.take(self._places[places])
+
     def at(self, places: Places) -> Entries:
-        return TakenEntries(self.entries, self.places[places])
+        return TakenEntries(self._entries, self._places[places])
+
+    def _loaded(self) -> Array:
+        return self._array
 
     @cached_property
     def _array(self) -> Array:
-        return self.entries.take(self.places)
+        return self._entries.take(self._places)
 
 
 class NpyEntries(Entries):
-    """An array in a file of numpy, as C orders it."""
+    """An array in a file of numpy, as C orders it. ``start``: where the array begins in it."""
 
     def __init__(self, file: UnwrittenFile, shape: tuple[int, ...], dtype: np.dtype[Any], start: int) -> None:
-        self.shape, self.dtype, self._file, self._start = shape, dtype, file, start
+        super().__init__(shape, dtype)
+        self._file, self._start = file, start
 
     def take(self, places: Places) -> Array:
         entries = _gathered(self, places, self._read)
@@ -149,28 +129,21 @@ class NpyEntries(Entries):
             done += count
 
 
-@dataclass(frozen=True)
 class SealedEntries(Entries):
-    """An array in a file that ``seal_entries`` wrote.
+    """An array in a file that ``seal_entries`` wrote. ``start``: where the array begins in it."""
 
-    Args:
-        data: the file. start: where the array begins in it.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    data: memoryview = field(repr=False)
-    start: int
-    key: bytes = field(repr=False)
-    most: int
+    def __init__(
+        self, data: memoryview, key: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], *, start: int, most: int
+    ) -> None:
+        super().__init__(shape, dtype, most)
+        self._data, self._key, self._start = data, key, start
 
     def take(self, places: Places) -> Array:
         return _gathered(self, places, self._read)
 
     def _read(self, start: int, into: memoryview) -> None:
-        start += self.start
-        cipher = _cipher(self.key, start)
-        cipher.update_into(self.data[start : start + len(into)], into)
+        start += self._start
+        _cipher(self._key, start).update_into(self._data[start : start + len(into)], into)
 
 
 def open_entries(file: IO[bytes], path: str) -> Entries:
@@ -207,7 +180,7 @@ def seal_entries(arrays: Mapping[str, Entries], file: IO[bytes]) -> tuple[dict[s
 def sealed_entries(places: Mapping[str, Any], data: memoryview, key: bytes, most: int) -> dict[str, Entries]:
     """Return the arrays of a file that ``seal_entries`` wrote, by name."""
     return {
-        name: SealedEntries(tuple(shape), np.dtype(kind), data, start, key, most)
+        name: SealedEntries(data, key, tuple(shape), np.dtype(kind), start=start, most=most)
         for name, (kind, shape, start, _) in places.items()
     }
 

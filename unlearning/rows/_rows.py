@@ -17,7 +17,7 @@ from unlearning.arrow import pyarrow
 from unlearning.columns import Column, Texts
 from unlearning.recipe import Samples
 from unlearning.rows._batches import RowsDataset, require_size, windows_of
-from unlearning.rows._entries import Entries, LoadedEntries
+from unlearning.rows._entries import Array, Entries, LoadedEntries
 from unlearning.rows._maps import MapFunction, MappedBefore, join_blocks, map_block, places_of_blocks
 from unlearning.rows._people import People, is_aside, numbers_of
 from unlearning.rows._read import Places
@@ -26,8 +26,6 @@ from unlearning.types import RecipeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import tempfile
 import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -160,13 +160,10 @@ def _read(line: socket.socket, order: Mapping[str, Any], handles: Sequence[int])
             send(line, {"refused": [error.what, error.hint]})
         except MemoryError:
             send(line, {"passing": "there is too little memory to read the sources"})
-        except OSError as error:
-            if error.errno in FULL:
-                send(line, {"raised": [FULL[error.errno], None, None, None, None]})
-            else:
-                send(line, {"broken": f"{type(error).__name__} while the sources were read"})
         except Exception as error:  # its text may name a person
-            send(line, {"broken": f"{type(error).__name__} while the sources were read"})
+            full = FULL.get(getattr(error, "errno", 0))
+            broken = {"broken": f"{type(error).__name__} while the sources were read"}
+            send(line, broken if full is None else {"raised": [full, None, None, None, None]})
         words, _ = receive(line)
 
 
@@ -225,8 +222,7 @@ def _hand_over(
             source.handed[:] = [rows]
         else:
             rows = source.reading.rows(source.units, staying, source.salt)
-        with ExitStack() as stack:
-            disk = stack.enter_context(_on_disk(spool)) if is_larger(rows, most) else None
+        with _on_disk(spool) if is_larger(rows, most) else nullcontext() as disk:
             handle, digests[name] = _sealed(rows, most, disk)
             if disk is not None:  # for reading alone
                 spooled[name] = os.open(f"/proc/self/fd/{disk.fileno()}", os.O_RDONLY | os.O_CLOEXEC)

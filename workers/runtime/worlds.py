@@ -150,7 +150,7 @@ class SourceReader:
             disks = dict(zip(reply["spooled"], handles[len(units) :], strict=True))
             yield {
                 name: SealedRows(handle, reply["sha256"][name], disks.get(name), reply["blocks"].get(name, ()))
-                for name, handle in zip(units, handles, strict=False)
+                for name, handle in zip(units, handles[: len(units)], strict=True)
             }
         finally:
             for handle in handles:

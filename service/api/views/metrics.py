@@ -566,7 +566,7 @@ def _processes(session: Session) -> Iterator[Metric]:
     text = "Living workers whose user or password the broker refuses: they get no message"
     refused = sum(each.is_refused for each in found)
     yield GaugeMetricFamily("expunge_workers_refused_by_broker", text, refused)
-    text = "Living workers and updaters that take no work, because an operator drained them"
+    text = "Living workers and updaters that an operator asked to take no work"
     yield GaugeMetricFamily("expunge_workers_drained", text, sum(each.alive and each.row.drained for each in found))
 
 

@@ -11,7 +11,7 @@ from expunge.service.cli.commands.keys import open_database
 from expunge.service.cli.errors import told
 from expunge.service.infra.db import Database
 from expunge.service.infra.settings import Settings
-from expunge.service.queue import DrainedState, drain_processes, drained_states, is_named
+from expunge.service.queue import WorkerState, drain_processes, worker_states
 from expunge_client.cli.output import CommandError, errors, show_list
 
 WAIT_SECONDS = 120.0
@@ -39,28 +39,25 @@ def drain(
     show_list([_shown(state) for state in states], ("worker", "kind", "state"))
 
 
-def _ask(database: Database, names: list[str], *, drained: bool) -> list[DrainedState]:
+def _ask(database: Database, names: list[str], *, drained: bool) -> list[WorkerState]:
     """Ask the living workers of these names, and return them. Raises CommandError where a name is nobody's."""
     with database.write() as session:
-        alive = drained_states(session)
-        strangers = [name for name in names if not any(is_named(state.process, name) for state in alive)]
-        if strangers or not alive:
-            what = f"No living worker or updater is named {strangers[0]}." if strangers else "No worker is alive."
-            hint = (
-                f"Alive: {', '.join(state.process for state in alive)}." if alive else "`expunge doctor` looks closer."
-            )
-            raise CommandError(what, hint)
-        states = drained_states(session, names)
-        drain_processes(session, [state.process for state in states], drained=drained)
-        return drained_states(session, names)
+        alive = [state.process for state in worker_states(session)]
+        if not alive:
+            raise CommandError("No worker is alive.", "`expunge doctor` looks closer.")
+        for name in names:
+            if not worker_states(session, [name]):
+                raise CommandError(f"No living worker or updater is named {name}.", f"Alive: {', '.join(alive)}.")
+        drain_processes(session, [state.process for state in worker_states(session, names)], drained=drained)
+        return worker_states(session, names)
 
 
-def _await(database: Database, processes: list[str]) -> list[DrainedState]:
+def _await(database: Database, processes: list[str]) -> list[WorkerState]:
     """Return the workers once they are as they were asked to be, or have ended. Raises CommandError where it lasts."""
     deadline, waited_for = time.monotonic() + WAIT_SECONDS, 0
     while True:
         with database.read() as session:
-            states = drained_states(session, processes)
+            states = worker_states(session, processes)
         late = [state for state in states if not state.is_as_asked]
         if not late:
             return states
@@ -73,11 +70,11 @@ def _await(database: Database, processes: list[str]) -> list[DrainedState]:
         time.sleep(LOOK_SECONDS)
 
 
-def _shown(state: DrainedState) -> dict[str, str]:
+def _shown(state: WorkerState) -> dict[str, str]:
     return {"worker": state.process, "kind": state.kind, "state": _state_of(state)}
 
 
-def _state_of(state: DrainedState) -> str:
+def _state_of(state: WorkerState) -> str:
     """Say in a word or two what the worker does now, and what it was asked to."""
     match state.asked, state.rests and not state.holds:
         case True, True:

@@ -63,7 +63,7 @@ FROZEN = {
     "v0023_list.py": "307adf922d7bd7c61d78fbc6d4dd3fbb857424971de3eadead48f6e73a5736ce",
     "v0024_ledger.py": "5e4180e669d05c595e8ea55c0b14ded77a140116ba868642bbdc5863a7122c39",
     "v0025_drain.py": "3576c87a99e596d0e0f1b38ece9308b4d358eddd2b89a71b3b29869426e0fb67",
-    "v0026_one_table_of_parts.py": "0742b19e2ec1d39f3ffe844a9978f6ef1d2965dee0614a71472b59b6fbbe72f4",
+    "v0026_one_table_of_parts.py": "1721bcd24cdf308e6290daa4b91a24d63803bfff9568afb7dfe545a1cd042a8d",
 }
 """the migrations that a database may have run: a change of a table is one more file, with its digest here"""
 NEXT = """
