@@ -37,15 +37,15 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	PYTHONPATH=client:connect:lab $(BIN)/lint-imports
-	$(BIN)/bandit -q -c pyproject.toml -r unlearning service workers migrations client/expunge_client connect/expunge_connect lab/expunge_lab
+	PYTHONPATH=client:connect:lab:engines/ray $(BIN)/lint-imports
+	$(BIN)/bandit -q -c pyproject.toml -r unlearning service workers migrations client/expunge_client connect/expunge_connect lab/expunge_lab engines/ray/expunge_ray
 
 # one room: its lint, all types and walls, its tests. make room ROOM=service/queue
 room: $(VENV)/.dev
 	@test -n "$(ROOM)" -a -d "tests/$(ROOM)" || { echo "Name a room that has tests: make room ROOM=service/queue"; exit 1; }
 	$(BIN)/ruff check $(ROOM) tests/$(ROOM)
 	$(BIN)/mypy
-	PYTHONPATH=client:connect:lab $(BIN)/lint-imports
+	PYTHONPATH=client:connect:lab:engines/ray $(BIN)/lint-imports
 	$(TESTS) -q -n $(JOBS) tests/$(ROOM)
 
 bench: $(VENV)/.dev

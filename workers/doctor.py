@@ -29,6 +29,7 @@ from expunge.service.requests import Reason
 from expunge.workers.guarantee.machine_walls import Surroundings, explain, observe, try_walls
 from expunge.workers.runtime import recipes
 from expunge.workers.runtime.device import described, device_of, opened
+from expunge.workers.runtime.engine import engine_of
 from expunge.workers.runtime.failures import reason_of
 from expunge.workers.runtime.model import method_of
 from expunge.workers.runtime.rows_recipe import MOST_GONE, declared, salt_of, survey
@@ -65,6 +66,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """Check the device, the walls, every recipe in the folder, and every generation that serves a model."""
     yield device(settings.device)
     yield walls(try_walls(), observe([settings.recipes, *settings.folders]))
+    yield runner(settings)
     serving = _served(settings)
     used = {served.recipe for served in serving}
     for name in recipes.names(settings.recipes):
@@ -91,6 +93,20 @@ def device(name: str) -> Finding:
 def walls(found: Probe, around: Surroundings) -> Finding:
     """Say which walls this machine gives the training of a recipe with rows. None is a fault: certificates say it."""
     return Finding("walls", True, *explain(found, around))
+
+
+def runner(settings: Settings) -> Finding:
+    """Say what trains the parts of models, and check that its package is there."""
+    try:
+        engine = engine_of(settings.runner, settings.home)
+    except SettingsError as error:
+        what, _, remedy = str(error).partition(". ")
+        return Finding("runner", False, f"{what}.", remedy)
+    if engine is None:
+        return Finding("runner", True, "Workers train by themselves.")
+    return Finding(
+        "runner", True, f"{settings.runner.partition('@')[0]} trains; the files of parts are at {engine.place}."
+    )
 
 
 def recipe(settings: Settings, name: str, *, is_used: bool) -> Finding:

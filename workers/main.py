@@ -17,6 +17,7 @@ from expunge.service.infra.logging import configure
 from expunge.service.infra.python import keep_imported
 from expunge.service.infra.settings import API_SECRETS, Settings, SettingsError, ensure_secrets
 from expunge.service.infra.tracing import export_spans
+from expunge.workers.runtime.part_program import PRECISE
 
 if TYPE_CHECKING:
     from expunge.workers.app import Worker
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 WORKERS_SECRETS = ("sealing_key_file", "pepper_file")
 NEEDED = {"worker": WORKERS_SECRETS, "updater": WORKERS_SECRETS, "scheduler": API_SECRETS}
 """the secrets that each process reads"""
-PRECISE = {"CUBLAS_EMULATE_DOUBLE_PRECISION": "0"}
-"""``proved`` counts with the rounding of true float64; the processes that train inherit it"""
 LOOK_SECONDS = 0.5
 """from one look of an updater to the next"""
 
@@ -64,10 +63,12 @@ def _worker(settings: Settings, limits: Limits) -> int:
     from expunge.workers.runtime import drain  # noqa: PLC0415
     from expunge.workers.runtime.db_retry import retry  # noqa: PLC0415
     from expunge.workers.runtime.device import opened  # noqa: PLC0415
+    from expunge.workers.runtime.engine import engine_of  # noqa: PLC0415
     from expunge.workers.runtime.heartbeat import HeartbeatSender  # noqa: PLC0415
     from expunge.workers.runtime.process import Process  # noqa: PLC0415
 
     opened(settings.device)
+    engine_of(settings.runner, settings.home)  # refused at the start, and not at the first training
     process = retry(lambda: Process.of(settings, limits), tries=None)
     pulse = HeartbeatSender.of(process, "worker")
     app = consumer(settings.broker_url)

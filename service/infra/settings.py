@@ -179,6 +179,7 @@ class Settings(BaseSettings):
     sample_bytes: int = Field(default=2 * 2**30, gt=0, description="a whole number of bytes above 0, as 2147483648")
     rate: float = Field(default=100, gt=0, allow_inf_nan=False, description="calls a second, above 0, as 100")
     admission: str = ""
+    runner: str = ""
     verify_url: str = ""
 
     @classmethod
@@ -358,6 +359,16 @@ class Settings(BaseSettings):
             listed(value)
         except ValueError as error:
             raise SettingsError(f"EXPUNGE_TENANTS: {value!r} lists no tenants. {error}") from None
+        return value
+
+    @field_validator("runner")
+    @classmethod
+    def _names_a_runner(cls, value: str) -> str:
+        if not re.fullmatch(r"([\w-]+(@[^@\s]+)?)?", value):
+            raise SettingsError(
+                "EXPUNGE_RUNNER: it names no runner. Write one, as ray, and where the files of parts are to be, as "
+                "ray@/srv/parts or ray@s3://bucket/parts; credentials go into the AWS_* variables."
+            )
         return value
 
     @field_validator("admission")

@@ -14,7 +14,7 @@ import pytest
 from tests.service.certificates.test_verifiers import statement_of
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("expunge", "unlearning", "service", "workers", "migrations", "client", "connect", "lab", "tests")
+PARTS = ("expunge", "unlearning", "service", "workers", "migrations", "client", "connect", "lab", "engines", "tests")
 TOY = '''
 """A few steps of gradient descent on those who are left, from the weights of the last update."""
 

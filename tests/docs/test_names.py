@@ -57,7 +57,7 @@ def other_names(source: str, ours: Callable[[str], bool]) -> list[str]:
 
 def is_module_of_ours(name: str) -> bool:
     path = name.replace(".", "/")
-    roots = (ROOT, ROOT / "client", ROOT / "connect", ROOT / "lab")
+    roots = (ROOT, ROOT / "client", ROOT / "connect", ROOT / "lab", ROOT / "engines/ray")
     return any((root / path).is_dir() or (root / f"{path}.py").is_file() for root in roots)
 
 
@@ -70,6 +70,7 @@ def test_a_module_bears_its_own_name_wherever_it_is_imported() -> None:
         "client",
         "connect",
         "lab",
+        "engines",
         "tests",
         "benchmarks",
         "examples",

@@ -25,12 +25,13 @@ PLACES = (
     "client/pyproject.toml",
     "connect/pyproject.toml",
     "lab/pyproject.toml",
+    "engines/ray/pyproject.toml",
     "docker-compose.yml",
     "compose.worker.yml",
     "deploy/helm/expunge/Chart.yaml",
 )
 """the files that say the version; ``SOURCE`` is the one that decides"""
-PACKAGES = (".", "client", "connect", "lab")
+PACKAGES = (".", "client", "connect", "lab", "engines/ray")
 BUILD = "import sys; from setuptools import build_meta as b; d = sys.argv[1]; b.build_wheel(d); b.build_sdist(d)"
 """setuptools takes sys.argv for itself"""
 UNRELEASED = "## [Unreleased]\n"

@@ -39,6 +39,8 @@ class Enclosure(StrEnum):
 
     NEW_ROOT = "new root"
     """the kernel shows that nothing else was opened"""
+    REPORTED = "reported"
+    """a program on a machine of an engine says that its kernel shows it: the operator's word"""
     LANDLOCK = "landlock alone"
     """files could not be opened, but sizes and other processes were seen: the operator's word"""
     NONE = "none"
@@ -48,6 +50,14 @@ class Enclosure(StrEnum):
     def weakest(cls, walls: Iterable[str]) -> Enclosure:
         """Return the weakest of these; of no world at all ``NONE``."""
         return max((cls(wall) for wall in walls), key=[*cls].index, default=cls.NONE)
+
+
+_UNSHOWN = {
+    Enclosure.REPORTED: "machines of an engine reported the walls, and this service did not see them",
+    Enclosure.LANDLOCK: "Landlock alone kept files from them",
+    Enclosure.NONE: "no wall of the kernel stood",
+}
+"""why the kernel did not show here that nothing else was opened"""
 
 
 @dataclass(frozen=True)
@@ -135,8 +145,7 @@ class WorldRecord:
     def _opened(self) -> tuple[str, ...]:
         if self.walls is Enclosure.NEW_ROOT:
             return ()
-        landlock = self.walls is Enclosure.LANDLOCK
-        return (f"{OPENED}{'Landlock alone kept files from them' if landlock else 'no wall of the kernel stood'}.",)
+        return (f"{OPENED}{_UNSHOWN[self.walls]}.",)
 
     def _read(self) -> tuple[str, ...]:
         count = self.own_readers

@@ -18,10 +18,10 @@ from torch import Tensor
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import Pepper, subject_digest
 from expunge.workers.runtime.drain import look_on, undivided
+from expunge.workers.runtime.engine import Engine
 from expunge.workers.runtime.jobs import ASIDE, MAPPED, MEMBER, ON_DISK, ROWS, START, pack, unpack
 from expunge.workers.runtime.mapping import BlockMaker, KeptBlocks, open_public_files
 from expunge.workers.runtime.points import RESUMED, TakenPoints
-from expunge.workers.runtime.ranks import NEEDED
 from expunge.workers.runtime.rows_recipe import RowsRecipe, SourceUnits
 from expunge.workers.runtime.work import work_of
 from expunge.workers.runtime.world import seal
@@ -33,8 +33,10 @@ from expunge.workers.runtime.worlds import (
     World,
     enter_with_readers,
     make_world,
+    require_walls_for,
     template,
 )
+from expunge.workers.storage import new_key
 from expunge.workers.storage.environment import Environment
 from expunge.workers.storage.parts import MadePart
 from expunge.workers.storage.threads import own_threads
@@ -48,6 +50,8 @@ from unlearning.types import Examples, Progress, RecipeError, Refused
 
 SEEDS = 2**31
 """seeds are below: numpy takes 32 bits, LightGBM 31"""
+FILES = "files of {}"
+"""under whose keyed digest the key of a part's files is kept"""
 MEMBERS = "member-{}/{}"
 """how a file of a member is called in the archive of ``shards``"""
 
@@ -120,6 +124,8 @@ class WorldBuild:
     """seconds that a part may take to be made twice, once"""
     repeats: bool | None = None
     """whether the second time gave the same bytes; None: there was none"""
+    engine: Engine | None = None
+    """what trains the parts; None: worlds of this worker's machine"""
     may_resume: bool = True
     """whether a part that was interrupted may go on: not where one that did is known to end in other bytes"""
     looks: dict[str, int] = field(default_factory=dict)
@@ -186,17 +192,17 @@ class WorldBuild:
             self._repeat(chains, before, progress)
 
     def _world(self, count: int, progress: Progress, of: Template | None = None) -> AbstractContextManager[World]:
-        lacking = sorted(NEEDED - template().probe.standing) if self.recipe.processes > 1 else []
-        if lacking:
-            what = f"The recipe trains by {self.recipe.processes} processes, and this worker cannot wall off: "
-            raise Refused(f"{what}{', '.join(lacking)}.", "Run `expunge doctor`: it says what to allow.")
+        opened, threads = open_public_files(self.recipe), int(own_threads())
+        if self.engine is not None and of is None:
+            return self.engine.world(self.recipe, self, self.device, threads, progress)
+        require_walls_for(self.recipe.processes)
         return make_world(
             "train",
             self.recipe.code,
             count,
-            opened=open_public_files(self.recipe),
+            opened=opened,
             closed=self.recipe.closed,
-            threads=int(own_threads()),
+            threads=threads,
             progress=progress,
             of=of,
         )
@@ -282,17 +288,18 @@ class WorldBuild:
 
         ``aside``: the rows that it is scored by, where no part starts from it. ``trial``: it is interrupted on purpose.
         """
-        begun = time.perf_counter()
         with ExitStack() as stack:
-            files = handles_of(planned.rows, ROWS)
+            files, key = handles_of(planned.rows, ROWS), self._key(planned, start)
             if start is not None:
                 files[START] = stack.enter_context(sealed(start.data))
             words = self.recipe.order(None if start is None else start.listing) | {"device": str(self.device)}
             scored = handles_of(aside, ASIDE) if planned.last else None
-            going_on = stack.enter_context(self._going_on(self._key(planned, start), trial))
+            going_on = _GoingOn()
+            if self.engine is None or trial is not None:  # an engine's program keeps points itself
+                going_on = stack.enter_context(self._going_on(key, trial))
             files |= going_on.files
-            outcome = world(PartOrder(words, files, scored, seed_of(planned.part), going_on.points))
-        seconds = work_of(time.perf_counter() - begun, outcome.cpu_seconds, str(self.device))
+            outcome = world(PartOrder(words, files, scored, seed_of(planned.part), going_on.points, key))
+        seconds = work_of(outcome.seconds, outcome.cpu_seconds, str(self.device))
         part = _made(outcome, outcome.score, seconds + going_on.seconds)
         return replace(part, walls=Enclosure.weakest([part.walls, *going_on.walls]).value)
 
@@ -324,6 +331,23 @@ class WorldBuild:
             yield _GoingOn(points, points.files | files, seconds, before)
             if points.calls:
                 self.looks[key] = max(points.calls, self.looks.get(key, 0))
+
+    def key_of_files(self, key: str) -> bytes:
+        """Return the key of the files by which a part goes to an engine, as ``Ledger``: drawn, and kept as a part is
+        that no version is made of.
+        """
+        name = self.parts.key_of(FILES.format(key))
+        kept = self.parts.load(name)
+        if kept is None:
+            kept = MadePart((), new_key(), None, Enclosure.NONE.value, 0.0)
+            self.parts.keep(name, kept)
+        return kept.data
+
+    def moved_on(self, key: str) -> None:
+        name = self.parts.key_of(FILES.format(key))
+        kept = self.parts.load(name)
+        if kept is not None:
+            self.parts.keep_point(name, kept)
 
     def _merged(self, members: Fitted | None) -> Fitted:
         """Return one file of the members: what the recipe's ``merge`` makes of them, or an archive of all."""
@@ -475,7 +499,7 @@ def _made(outcome: PartOutcome, score: float | None, seconds: float) -> MadePart
         unpack(listing, outcome.data)
     except (KeyError, TypeError, ValueError):
         raise Refused("The recipe's process answered what is no list of files.", "Return ul.Published.") from None
-    part = MadePart(listing, outcome.data, score, template().probe.strength.value, seconds)
+    part = MadePart(listing, outcome.data, score, outcome.walls.value, seconds)
     try:
         _published(part)
     except RecipeError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from expunge.workers.runtime.drain import look_on
 from expunge.workers.runtime.jobs import BLOCK, ROWS
 from expunge.workers.runtime.rows_recipe import RowsRecipe
 from expunge.workers.runtime.world import seal
-from expunge.workers.runtime.worlds import PartOrder, SealedArray, SealedRows, SourceReader, make_world, template
+from expunge.workers.runtime.worlds import PartOrder, SealedArray, SealedRows, SourceReader, make_world
 from expunge.workers.storage.parts import MadePart
 from expunge.workers.storage.threads import own_threads
 from unlearning.rows import PublicFile, open_public
@@ -126,7 +125,7 @@ class BlockMaker:
         """Call the function on each of these blocks of the rows that were read last, in one world."""
         recipe, parts = self.recipe, []
         public = {name: str(recipe.roots[name] / recipe.public[name][0]) for name in recipe.maps[source][function]}
-        words, walls = {"function": function, "public": public}, template().probe.strength.value
+        words = {"function": function, "public": public}
         with ExitStack() as stack:
             blocks = stack.enter_context(self.reader.blocks(source, numbers))
             world = stack.enter_context(
@@ -141,10 +140,9 @@ class BlockMaker:
                 )
             )
             for block in blocks:
-                begun = time.perf_counter()
                 outcome = world(PartOrder(words, {ROWS: block.handle}, seed=int(block.sha256[:SEED_DIGITS], 16)))
                 listing = ((BLOCK, len(outcome.data)),)
-                parts.append(MadePart(listing, outcome.data, None, walls, time.perf_counter() - begun))
+                parts.append(MadePart(listing, outcome.data, None, outcome.walls.value, outcome.seconds))
         return parts
 
     def _key(self, function: str, block: str) -> str:

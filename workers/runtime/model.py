@@ -15,6 +15,7 @@ from expunge.service.infra.pseudonyms import Pepper, subject_digest
 from expunge.service.infra.settings import Settings
 from expunge.workers.runtime.build import Parts, WorldBuild
 from expunge.workers.runtime.device import device_of
+from expunge.workers.runtime.engine import engine_of
 from expunge.workers.runtime.rows_recipe import RowsRecipe, SourceUnits, Unit, declared, recipe_of, salt_of, survey
 from expunge.workers.runtime.world_model import WorldModel
 from expunge.workers.storage.parts import PartStore
@@ -90,6 +91,8 @@ def open_model(
     salt = salt_of(pepper, tenant_id)
     units = survey(rows_recipe, settings, tenant_id, policy.granularity, salt=salt, until=until)
     bench = set_up(rows_recipe, units, policy, device_of(settings.device), parts)
+    if bench.built is not None:
+        bench.built.engine = engine_of(settings.runner, settings.home)
     if bench.world_model is not None:
         bench.world_model.digest_of = partial(subject_digest, pepper, tenant_id)
     return bench

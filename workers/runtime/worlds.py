@@ -32,10 +32,12 @@ from expunge.workers.runtime import drain, packages
 from expunge.workers.runtime.failures import Attributed, PackagesReplaced
 from expunge.workers.runtime.messages import receive, send
 from expunge.workers.runtime.points import TakenPoints
+from expunge.workers.runtime.ranks import NEEDED
 from expunge.workers.runtime.template import COMPILER
 from expunge.workers.runtime.walls import Probe, Wall, listed
 from expunge.workers.runtime.work import add_cpu_seconds
 from expunge.workers.runtime.world import FULL, IN_SCORE, Code
+from unlearning.accounting.world import Enclosure
 from unlearning.columns import Column, Texts
 from unlearning.types import Progress, Refused, silent
 
@@ -68,6 +70,7 @@ class WorldRaised(Attributed):
     reason, cause = Reason.RECIPE_FAILED, Cause.RECIPE_RAISED
 
     def __init__(self, error: str, path: str | None, file: str | None, line: int | None) -> None:
+        self.words = [error, path, file, line, None]
         place = "" if file is None else f" at line {line} of {file}"
         kind, _, _ = error.partition(" ")  # a module that is missing is named beside it, and in no row
         facts = {"error": kind, "file": file or "", "line": line or 0}
@@ -169,12 +172,14 @@ class SourceReader:
 
 @dataclass(frozen=True)
 class PartOutcome:
-    """What a part of a world answered."""
+    """What a part of a world answered, the seconds that it took by the CPU and by the clock, and its walls."""
 
     facts: Mapping[str, Any]
     data: bytes
     score: float | None
     cpu_seconds: float
+    seconds: float
+    walls: Enclosure
 
 
 @dataclass(frozen=True)
@@ -185,6 +190,7 @@ class PartOrder:
         words: the job's order, as plain JSON.
         files: sealed files by name; ``aside``: those that score what it made; None: it is not scored.
         points: takes what it may go on from, should it be interrupted.
+        key: that of what it makes, by which an engine knows it.
     """
 
     words: Mapping[str, Any] = field(default_factory=dict)
@@ -192,6 +198,7 @@ class PartOrder:
     aside: Mapping[str, int] | None = None
     seed: int = 0
     points: TakenPoints | None = None
+    key: str = ""
 
 
 World = Callable[[PartOrder], PartOutcome]
@@ -244,15 +251,15 @@ class Line:
         with suppress(ConnectionResetError):
             reply, received = receive(self.channel)
             if reply is not None:
-                _require_results(reply)
+                require_results(reply)
                 return reply, received
         if drain.asked():
             raise drain.Drained
         raise Lost("the process that reads the sources or trains ended")
 
 
-def _require_results(reply: Mapping[str, Any]) -> None:
-    """Raise what a reply without results means."""
+def require_results(reply: Mapping[str, Any]) -> None:
+    """Raise what a reply without results means (``reply_of``)."""
     match reply:
         case {"refused": [what, hint]} | {"raised": [_, _, _, _, [what, hint]]}:
             raise Refused(what, hint)
@@ -272,6 +279,27 @@ def _require_results(reply: Mapping[str, Any]) -> None:
             raise Lost(str(why))
         case {"broken": why}:
             raise RuntimeError(str(why))
+
+
+def reply_of(error: Exception) -> dict[str, Any]:
+    """Return the reply that means this error: ``require_results`` raises it again."""
+    reply: dict[str, Any]
+    match error:
+        case WorldRaised():
+            reply = {"raised": error.words}
+        case Lost() | PackagesReplaced():
+            reply = {"ended": str(error)}
+        case Refused():
+            reply = {"refused": [error.what, error.hint]}
+        case MemoryError():
+            reply = {"passing": str(error)}
+        case TimeoutError():
+            reply = {"late": True}
+        case OSError() if error.errno in FULL:
+            reply = {"raised": [FULL[error.errno], None, None, None, None]}
+        case _:
+            reply = {"broken": f"{type(error).__name__} while a part was trained"}  # its text may name a person
+    return reply
 
 
 class Template:
@@ -552,6 +580,7 @@ def _ask_part(line: Line, progress: Progress, part: PartOrder) -> tuple[dict[str
 
 
 def _carry_out(line: Line, progress: Progress, part: PartOrder) -> PartOutcome:
+    begun = time.perf_counter()
     reply, handles = _ask_part(line, progress, part)
     try:
         data = _read(handles[0])
@@ -560,7 +589,9 @@ def _carry_out(line: Line, progress: Progress, part: PartOrder) -> PartOutcome:
             os.close(handle)
     score = (reply["score"] or {}).get("score")
     measured = isinstance(score, float) and math.isfinite(score)
-    return PartOutcome(reply["facts"], data, score if measured else None, reply["cpu"])
+    walls = line.template.probe.strength
+    seconds = time.perf_counter() - begun
+    return PartOutcome(reply["facts"], data, score if measured else None, reply["cpu"], seconds, walls)
 
 
 def _read(handle: int) -> bytes:
@@ -578,6 +609,14 @@ def declare(code: Code, closed: Sequence[str] = ()) -> dict[str, Any]:
     """
     with make_world("declare", code, 1, closed=closed, seconds=DECLARING_SECONDS) as world:
         return dict(world(PartOrder()).facts)
+
+
+def require_walls_for(processes: int) -> None:
+    """Raise Refused where this machine cannot wall off so many processes of one part."""
+    lacking = sorted(NEEDED - template().probe.standing) if processes > 1 else []
+    if lacking:
+        what = f"The recipe trains by {processes} processes, and this worker cannot wall off: {', '.join(lacking)}."
+        raise Refused(what, "Run `expunge doctor`: it says what to allow.")
 
 
 def process_environment() -> dict[str, str]:

@@ -16,7 +16,7 @@ from expunge.workers.storage.crypto_erase import (
     erase_lost,
     erasures_wait,
 )
-from expunge.workers.storage.encryption import Sealer
+from expunge.workers.storage.encryption import Sealer, new_key
 from expunge.workers.storage.key_store import KeysMissing, KeyStore
 from expunge.workers.storage.storage import Storage, open_places
 from expunge.workers.storage.update_journal import Journal, confirm_committed, revived
@@ -36,6 +36,7 @@ __all__ = [
     "erase_ended",
     "erase_lost",
     "erasures_wait",
+    "new_key",
     "open_places",
     "revived",
 ]

@@ -132,6 +132,7 @@ WRONG = {
     "SAMPLE_BYTES": "2GB",
     "RATE": "nan",
     "ADMISSION": "drop list",
+    "RUNNER": "ray@s3://me:canary@bucket",
     "VERIFY_URL": "me:canary@host",
 }
 

@@ -16,7 +16,7 @@ from unlearning.accounting.declarations import has_plain, plain
 from unlearning.accounting.world import BOUNDED, COLUMNS, HANDED, MADE, DeclaredFile, Enclosure, WorldRecord
 
 CODE, FILES = "c" * 64, (DeclaredFile("cities.csv", "1" * 64), DeclaredFile("model/tokenizer.json", "2" * 64))
-WEAKER = (Enclosure.LANDLOCK, Enclosure.NONE)
+WEAKER = (Enclosure.REPORTED, Enclosure.LANDLOCK, Enclosure.NONE)
 STRONG = (Guarantee.EXACT, Guarantee.PROVED)
 
 
@@ -34,7 +34,7 @@ def claim_in(record: WorldRecord, guarantee: Guarantee = Guarantee.EXACT, **chan
 
 
 def test_the_values_are_those_of_the_walls_that_stand() -> None:
-    assert [Enclosure(text) for text in ("new root", "landlock alone", "none")] == [*Enclosure]
+    assert [Enclosure(text) for text in ("new root", "reported", "landlock alone", "none")] == [*Enclosure]
     assert Enclosure.weakest([Enclosure.NEW_ROOT, Enclosure.LANDLOCK, Enclosure.NEW_ROOT]) is Enclosure.LANDLOCK
     assert Enclosure.weakest([Enclosure.NEW_ROOT]) is Enclosure.NEW_ROOT and Enclosure.weakest([]) is Enclosure.NONE
 

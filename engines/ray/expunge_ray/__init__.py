@@ -1,0 +1,1 @@
+"""Trains the parts of Expunge's models on a Ray cluster: the runner ``ray``."""

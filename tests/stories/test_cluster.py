@@ -1,0 +1,66 @@
+"""A worker that has its models trained on a Ray cluster: over HTTP, with the runner that its setting names."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+import expunge
+from tests.harness.ray_cluster import ray_cluster
+from tests.harness.stack import Stack, running
+from tests.stories.conftest import recipes_in, servers_of
+from tests.stories.test_own_training import claims_of
+from tests.workers.engines.conftest import programs
+from tests.workers.rows.data import EVERYBODY, lay_out
+from tests.workers.rows.test_ranks import DDP
+
+INSTALLED = {
+    "METADATA": f"Metadata-Version: 2.1\nName: expunge-ray\nVersion: {expunge.__version__}\n",
+    "entry_points.txt": "[expunge.runners]\nray = expunge_ray.runner:RayRunner\n",
+}
+
+
+def checkpoint(stack: Stack, name: str) -> bytes:
+    """The file that the model's current version publishes."""
+    headers, number = {"Authorization": f"Bearer {stack.account.api_key}"}, stack.head(name)["number"]
+    answer = stack.http.get(f"/v1/models/{name}/versions/{number}/checkpoint", headers=headers)
+    return answer.raise_for_status().content
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+def test_a_cluster_trains_and_forgets_in_the_bytes_of_a_worker(
+    request: pytest.FixtureRequest, tmp_path: Path, engine: str
+) -> None:
+    """Two processes each. The worker is killed while the model without the person is trained."""
+    installed = tmp_path / "packages/expunge_ray-1.dist-info"
+    installed.mkdir(parents=True)
+    for name, text in INSTALLED.items():
+        (installed / name).write_text(text)
+    request.param = engine
+    recipes, place = recipes_in(tmp_path / "recipes"), tmp_path / "parts"
+    with (
+        ray_cluster(installed.parent) as variables,
+        running(tmp_path / "home", recipes, servers_of(request), TRIAL_SECONDS="0") as stack,
+    ):
+        stack.restart("worker", **variables, EXPUNGE_RUNNER=f"ray@{place}")
+        lay_out(recipes, recipe=DDP.replace("    return published", "    time.sleep(3)\n    return published"))
+        held = stack.live("rows", "retrain")
+        first = checkpoint(stack, held)
+        gone = 7
+        asked = stack.delete(held, subject_id=f"p{gone}", regulation="gdpr")
+        stack.eventually(programs, bool)
+        before = programs()
+        time.sleep(1)
+        stack.kill("worker")
+        assert programs() == before, "the training goes on without its worker"
+        stack.start("worker", **variables, EXPUNGE_RUNNER=f"ray@{place}")
+        assert stack.ended(asked)["status"] == "completed", stack.logs()
+        after = checkpoint(stack, held)
+        (claim,) = claims_of(stack, asked["id"])
+        assert (claim["guarantee"], claim["world"]["walls"], claim["operators_word"]) == ("exact", "reported", True)
+        assert not programs() and [*place.iterdir()] == []
+        stack.restart("worker")
+        lay_out(recipes, (person for person in EVERYBODY if person != gone), DDP)
+        assert after != first and checkpoint(stack, stack.live("rows", "retrain")) == after

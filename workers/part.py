@@ -1,0 +1,137 @@
+"""The program that trains one part for an engine: ``python -m expunge.workers.part PLACE NAME``, with its key as input.
+
+It is a worker without a queue, a database or a secret of the service: it reads the part's files, has the part trained
+in a world of its own machine, and writes what that answered. Asked to stop by SIGTERM, it keeps a checkpoint and ends
+with 75: it goes on from there when it is started again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from expunge.service.infra.files import Damaged
+from expunge.workers.runtime import drain
+from expunge.workers.runtime.build import sealed
+from expunge.workers.runtime.engine import ASK_SECONDS, UNASKED_SECONDS
+from expunge.workers.runtime.jobs import pack, unpack
+from expunge.workers.runtime.kernel import die_with_parent
+from expunge.workers.runtime.part_files import PartFiles
+from expunge.workers.runtime.points import RESUMED, TakenPoints
+from expunge.workers.runtime.world import Code
+from expunge.workers.runtime.worlds import (
+    PartOrder,
+    PartOutcome,
+    make_world,
+    reply_of,
+    require_walls_for,
+    template,
+)
+from expunge.workers.storage.environment import NAMED, Environment
+from unlearning.accounting.world import Enclosure
+from unlearning.rows import PublicFile, open_public
+from unlearning.types import Progress, RecipeError, Refused
+
+KEY_BYTES = 32
+UNSEALED = 2
+"""the exit status where the files are not there, or do not open under the key"""
+
+
+def main(place: str, name: str, key: bytes) -> int:
+    """Train the part, unless it was; return 0 once there is a verdict, and 75 where it is to go on later."""
+    files = PartFiles.at(place, name, key)
+    try:
+        order = files.order()
+        if files.verdict() is not None:
+            return 0
+    except (FileNotFoundError, Damaged) as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return UNSEALED
+    reply, data = dict[str, Any](), b""
+    try:
+        outcome = train(files, order)
+        data = outcome.data
+        reply = {"facts": {**outcome.facts}, "score": outcome.score, "cpu": outcome.cpu_seconds}
+        reply |= {"seconds": outcome.seconds, "walls": outcome.walls.value}
+    except drain.Drained:
+        return os.EX_TEMPFAIL
+    except RecipeError as error:
+        reply = reply_of(Refused(error.what, error.hint))
+    except Exception as error:
+        reply = reply_of(error)
+    files.answer(reply, data)
+    return 0
+
+
+def train(files: PartFiles, order: Mapping[str, Any]) -> PartOutcome:
+    """Have the part trained in a world, from its checkpoint on.
+
+    Raises as a world of a worker; RecipeError, Refused: this machine is not fit for it; Drained.
+    """
+    words, threads = order["words"], order["threads"]
+    _require_same(Environment.of(torch.device(words["device"]), threads=str(threads)), order["environment"])
+    require_walls_for(words["processes"])
+    public = [str(open_public(PublicFile(path, sha256), Path("/"))) for path, sha256 in order["public"]]
+    code = Code(order["module"], {name: b64decode(text) for name, text in order["code"].items()})
+    facts, point = files.checkpoint() or ({"listing": [], "seconds": 0.0, "walls": template().probe.strength}, b"")
+    begun, walls = time.perf_counter(), Enclosure.weakest([facts["walls"], template().probe.strength])
+
+    def seconds() -> float:
+        return float(facts["seconds"]) + time.perf_counter() - begun
+
+    def keep(data: Sequence[bytes]) -> None:
+        listing, packed = pack({f"{RESUMED}{rank}": part for rank, part in enumerate(data)})
+        files.keep_checkpoint({"listing": listing, "seconds": seconds(), "walls": walls.value}, packed)
+
+    with ExitStack() as stack:
+        given = stack.enter_context(files.given(order["files"]))
+        aside = None if order["aside"] is None else stack.enter_context(files.given(order["aside"]))
+        points = TakenPoints(words["processes"], keep) if words["run"] else None
+        if points is not None:
+            stack.callback(points.close)
+            resumed = unpack(facts["listing"], point).items()
+            given |= points.files | {name: stack.enter_context(sealed(data)) for name, data in resumed}
+        limits = {"opened": public, "closed": order["closed"], "threads": threads, "progress": _end_unasked(files)}
+        world = stack.enter_context(make_world("train", code, 1, **limits))
+        outcome = world(PartOrder(words, given, aside, order["seed"], points))
+    return replace(outcome, seconds=seconds(), walls=walls)
+
+
+def _require_same(here: Environment, workers: Mapping[str, Any]) -> None:
+    """Raise Refused where this machine would give other bits than the worker's."""
+    differences = here.differences(Environment.from_json(workers), recorded=False)
+    if differences:
+        more = f"; and {len(differences) - NAMED} more" if len(differences) > NAMED else ""
+        what = f"The engine's machine is not as the worker's: {'; '.join(differences[:NAMED])}{more}."
+        raise Refused(what, "Run the worker's image there, on machines of the same kind.")
+
+
+def _end_unasked(files: PartFiles) -> Progress:
+    """Return what asks this process to stop once no worker asks for its part any more."""
+    looked = time.monotonic()
+
+    def look(_: float) -> None:
+        nonlocal looked
+        if time.monotonic() - looked >= ASK_SECONDS:
+            looked = time.monotonic()
+            if files.unasked_seconds() >= UNASKED_SECONDS:
+                drain.ask()
+
+    return look
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    signal.signal(signal.SIGTERM, drain.ask)
+    _, where, part = sys.argv
+    sys.exit(main(where, part, sys.stdin.buffer.read(KEY_BYTES)))

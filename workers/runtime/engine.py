@@ -1,0 +1,216 @@
+"""Parts that an engine trains: Expunge keeps the ledger, and a program on a machine of the engine's does the work.
+
+A part goes out sealed (``PartFiles``), under its key as its name. Who asks for the same part again adopts what runs,
+and what it ended in. Nothing comes back through the engine, so an engine that dies or repeats itself loses and doubles
+nothing. The program ends where no worker asks for its part any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from expunge.service.infra.files import Damaged
+from expunge.service.infra.settings import SettingsError
+from expunge.workers.runtime import drain
+from expunge.workers.runtime.part_files import PartFiles, delete_unasked
+from expunge.workers.runtime.rows_recipe import RowsRecipe
+from expunge.workers.runtime.worlds import LOOK_SECONDS, Lost, PartOrder, PartOutcome, World, require_results
+from expunge.workers.storage.environment import Environment
+from unlearning.accounting.world import Enclosure
+from unlearning.types import Progress
+
+log = logging.getLogger(__name__)
+GROUP = "expunge.runners"
+"""the entry points that name runners; the setting EXPUNGE_RUNNER chooses one"""
+WAYS = (
+    "Install its package where the workers run, as pip install expunge-ray, or unset it: workers train by themselves."
+)
+PLACE = "parts"
+"""in the home folder: the files of parts, which the engine's machines reach under the same path"""
+ASK_SECONDS = 30.0
+"""between two notes that a worker asks for a part"""
+UNASKED_SECONDS = 600.0
+"""after which the program of a part that no worker asks for ends"""
+FORGOTTEN_SECONDS = 86_400.0
+"""after which its files are deleted: a worker that comes back until then goes on from its checkpoint"""
+
+
+class EngineAway(Lost):
+    """The engine does not answer. What it was given may go on, and is adopted by whoever asks for it next."""
+
+
+@dataclass(frozen=True)
+class PartJob:
+    """What a runner is asked to run: the program for the part of this name at this place, under this key.
+
+    ``processes``: of which each wants a card where the device is one.
+    """
+
+    place: str
+    name: str
+    key: bytes
+    processes: int
+    device: str
+
+
+class Runner(Protocol):
+    """Runs the program of parts (``start_program``) on machines of an engine, under their names.
+
+    Every method raises EngineAway.
+    """
+
+    def submit(self, job: PartJob) -> None:
+        """Start the program, or adopt what runs under the name. It is started again where its machine fails."""
+
+    def look(self, name: str) -> str | None:
+        """Return why no program of this name runs; None: it runs, or waits for a machine."""
+
+    def cancel(self, name: str) -> None:
+        """End the program, where there is one; when this returns no process of it runs."""
+
+
+class Ledger(Protocol):
+    """What the worker's database notes of the parts that an engine trains, by their keys."""
+
+    def key_of_files(self, key: str) -> bytes:
+        """Return the key of a part's files: it goes with the next version."""
+
+    def moved_on(self, key: str) -> None:
+        """Note that a part has a new checkpoint: an attempt that reached it was not in vain."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Has parts trained by a runner. ``place``: where their files are, a folder or the URL of a prefix in a bucket."""
+
+    runner: Runner
+    place: str
+
+    @contextmanager
+    def world(
+        self,
+        recipe: RowsRecipe,
+        ledger: Ledger,
+        device: torch.device,
+        threads: int,
+        progress: Progress,
+    ) -> Iterator[World]:
+        """Yield what has the recipe's parts trained. When this ends, no file is left of those that it gave."""
+        order = {
+            "module": recipe.code.module,
+            "code": {name: b64encode(text).decode() for name, text in recipe.code.files.items()},
+            "public": [[str(recipe.roots[name] / path), sha256] for name, (path, sha256) in recipe.public.items()],
+            "closed": [*recipe.closed],
+            "threads": threads,
+            "environment": Environment.of(device, threads=str(threads)).to_json(),
+        }
+        ended = list[PartFiles]()
+        try:
+            yield partial(self._carry_out, order, ledger, progress, ended)
+        finally:
+            for files in ended:
+                self._end(files)
+            delete_unasked(self.place, FORGOTTEN_SECONDS)
+
+    def _carry_out(
+        self,
+        order: dict[str, Any],
+        ledger: Ledger,
+        progress: Progress,
+        ended: list[PartFiles],
+        part: PartOrder,
+    ) -> PartOutcome:
+        """Submit a part, look until it has ended, and collect what it made.
+
+        Raises as ``require_results``, and Drained: the part goes on then, for the next claim to adopt.
+        """
+        key = ledger.key_of_files(part.key)
+        files = PartFiles.at(self.place, part.key, key)
+        job = PartJob(self.place, files.name, key, part.words["processes"], part.words["device"])
+        order = order | {"words": part.words, "seed": part.seed}
+
+        def submit() -> None:
+            files.ask()
+            files.hand_over(order, part.files, part.aside)
+            self.runner.submit(job)
+
+        try:
+            words, data = self._verdict(files, submit, partial(ledger.moved_on, part.key), progress)
+        except (drain.Drained, Lost):  # its checkpoint stays, for the next attempt
+            raise
+        except BaseException:
+            self._end(files)
+            raise
+        ended.append(files)
+        require_results(words)
+        walls = Enclosure.weakest([Enclosure.REPORTED, words["walls"]])
+        return PartOutcome(words["facts"], data, words["score"], words["cpu"], words["seconds"], walls)
+
+    def _verdict(
+        self, files: PartFiles, submit: Callable[[], None], moved_on: Callable[[], None], progress: Progress
+    ) -> tuple[dict[str, Any], bytes]:
+        """Return what the program answered. Raises Lost, Drained, and as ``progress``."""
+        asked, checkpoint = float("-inf"), files.checkpoint_at()
+        while (verdict := self._opened(files)) is None:
+            why = None
+            if time.monotonic() - asked >= ASK_SECONDS:
+                asked = time.monotonic()
+                submit()
+            else:
+                why = self.runner.look(files.name)
+            if files.checkpoint_at() != checkpoint:
+                checkpoint = files.checkpoint_at()
+                moved_on()
+            if why is not None and self._opened(files) is None:
+                self.runner.cancel(files.name)
+                raise Lost(why)
+            drain.sleep(LOOK_SECONDS)
+            progress(0.0)
+        return verdict
+
+    def _opened(self, files: PartFiles) -> tuple[dict[str, Any], bytes] | None:
+        """Return the verdict, where there is one. Raises Lost where another than the program wrote it."""
+        try:
+            return files.verdict()
+        except Damaged:
+            self._end(files)
+            raise Lost("what the engine's machine answered was changed on the way") from None
+
+    def _end(self, files: PartFiles) -> None:
+        """Leave no process and no file of a part. An engine that is away ends it by itself: nobody asks for it."""
+        try:
+            self.runner.cancel(files.name)
+        except EngineAway as error:
+            log.warning("a part is not cancelled: %s", error)
+        files.remove()
+
+
+@lru_cache(maxsize=1)
+def engine_of(runner: str, home: Path) -> Engine | None:
+    """Return the engine that the setting EXPUNGE_RUNNER names; None: worlds of this machine. Raises SettingsError.
+
+    ``runner``: such as ``ray``, or with the place of the files, ``ray@/srv/parts`` and ``ray@s3://bucket/parts``.
+    """
+    name, _, place = runner.partition("@")
+    if not name:
+        return None
+    installed = {each.name: each for each in entry_points(group=GROUP)}
+    if name not in installed:
+        known = ", ".join(sorted(installed)) or "none is installed here"
+        raise SettingsError(f"EXPUNGE_RUNNER is {runner!r}, which names no runner ({known}). {WAYS}")
+    try:
+        kind = installed[name].load()
+    except ImportError as error:
+        raise SettingsError(f"EXPUNGE_RUNNER is {runner!r}, which needs {error.name}. {WAYS}") from None
+    return Engine(kind(), place or str(home / PLACE))
