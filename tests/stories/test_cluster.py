@@ -50,17 +50,17 @@ def test_a_cluster_trains_and_forgets_in_the_bytes_of_a_worker(
         first = checkpoint(stack, held)
         gone = 7
         asked = stack.delete(held, subject_id=f"p{gone}", regulation="gdpr")
-        stack.eventually(programs, bool)
-        before = programs()
+        stack.eventually(lambda: programs(str(place)), bool)
+        before = programs(str(place))
         time.sleep(1)
         stack.kill("worker")
-        assert programs() == before, "the training goes on without its worker"
+        assert programs(str(place)) == before, "the training goes on without its worker"
         stack.start("worker", **variables, EXPUNGE_RUNNER=f"ray@{place}")
         assert stack.ended(asked)["status"] == "completed", stack.logs()
         after = checkpoint(stack, held)
         (claim,) = claims_of(stack, asked["id"])
         assert (claim["guarantee"], claim["world"]["walls"], claim["operators_word"]) == ("exact", "reported", True)
-        assert not programs() and [*place.iterdir()] == []
+        assert not programs(str(place)) and [*place.iterdir()] == []
         stack.restart("worker")
         lay_out(recipes, (person for person in EVERYBODY if person != gone), DDP)
         assert after != first and checkpoint(stack, stack.live("rows", "retrain")) == after

@@ -86,6 +86,9 @@ class PartsInMemory:
     def keep_many(self, parts: Mapping[str, MadePart]) -> None:
         self.made.update(parts)
 
+    def require_claim(self) -> None:
+        """Return: nobody else makes them."""
+
 
 def check(folder: Path, name: str) -> dict[str, Any]:
     """Return findings, counts, and each method's guarantee where no check failed, as JSON."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from expunge.service.infra.fault_injection import crash_point
 from expunge.service.infra.pseudonyms import Pepper, subject_digest
 from expunge.workers.runtime.drain import look_on, undivided
-from expunge.workers.runtime.engine import Engine
+from expunge.workers.runtime.engine import Engine, EngineWorld
 from expunge.workers.runtime.jobs import ASIDE, MAPPED, MEMBER, ON_DISK, ROWS, START, pack, unpack
 from expunge.workers.runtime.mapping import BlockMaker, KeptBlocks, open_public_files
 from expunge.workers.runtime.points import RESUMED, TakenPoints
@@ -62,6 +62,7 @@ class Parts(KeptBlocks, Protocol):
     def load(self, key: str) -> MadePart | None: ...
     def keep(self, key: str, part: MadePart) -> None: ...
     def keep_point(self, key: str, part: MadePart) -> None: ...
+    def require_claim(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,9 @@ class WorldBuild:
         with ExitStack() as stack:
             aside = self._scoring_rows if missing else {}
             world = stack.enter_context(self._world(missing, progress)) if missing else None
+            if isinstance(world, EngineWorld):  # all chains at once, as far as nothing has to be there before
+                for planned, start in self._ready(chains, before):
+                    world.begin(self._order(stack, planned, start, aside))
             for chain in chains:
                 start = before
                 for planned in chain:
@@ -223,6 +227,19 @@ class WorldBuild:
                     count += len(chain) - place
                     break
         return count
+
+    def _ready(
+        self, chains: Sequence[Sequence[_Planned]], before: MadePart | None
+    ) -> Iterator[tuple[_Planned, MadePart | None]]:
+        """Yield the first part of each chain that no key finds, and what it starts from."""
+        for chain in chains:
+            start = before
+            for planned in chain:
+                part = self._find(self._key(planned, start))
+                if part is None:
+                    yield planned, start
+                    break
+                start = part
 
     def _find(self, key: str) -> MadePart | None:
         if key in self.used:
@@ -289,19 +306,24 @@ class WorldBuild:
         ``aside``: the rows that it is scored by, where no part starts from it. ``trial``: it is interrupted on purpose.
         """
         with ExitStack() as stack:
-            files, key = handles_of(planned.rows, ROWS), self._key(planned, start)
-            if start is not None:
-                files[START] = stack.enter_context(sealed(start.data))
-            words = self.recipe.order(None if start is None else start.listing) | {"device": str(self.device)}
-            scored = handles_of(aside, ASIDE) if planned.last else None
-            going_on = _GoingOn()
+            order, going_on = self._order(stack, planned, start, aside), _GoingOn()
             if self.engine is None or trial is not None:  # an engine's program keeps points itself
-                going_on = stack.enter_context(self._going_on(key, trial))
-            files |= going_on.files
-            outcome = world(PartOrder(words, files, scored, seed_of(planned.part), going_on.points, key))
+                going_on = stack.enter_context(self._going_on(order.key, trial))
+            outcome = world(replace(order, files={**order.files, **going_on.files}, points=going_on.points))
         seconds = work_of(outcome.seconds, outcome.cpu_seconds, str(self.device))
         part = _made(outcome, outcome.score, seconds + going_on.seconds)
         return replace(part, walls=Enclosure.weakest([part.walls, *going_on.walls]).value)
+
+    def _order(
+        self, stack: ExitStack, planned: _Planned, start: MadePart | None, aside: Mapping[str, SealedRows]
+    ) -> PartOrder:
+        """Return what a world is told of a part; its files are open as long as ``stack`` is."""
+        files = handles_of(planned.rows, ROWS)
+        if start is not None:
+            files[START] = stack.enter_context(sealed(start.data))
+        words = self.recipe.order(None if start is None else start.listing) | {"device": str(self.device)}
+        scored = handles_of(aside, ASIDE) if planned.last else None
+        return PartOrder(words, files, scored, seed_of(planned.part), key=self._key(planned, start))
 
     @contextmanager
     def _going_on(self, key: str, trial: _Trial | None) -> Iterator[_GoingOn]:
@@ -342,6 +364,9 @@ class WorldBuild:
             kept = MadePart((), new_key(), None, Enclosure.NONE.value, 0.0)
             self.parts.keep(name, kept)
         return kept.data
+
+    def require_claim(self) -> None:
+        self.parts.require_claim()
 
     def moved_on(self, key: str) -> None:
         name = self.parts.key_of(FILES.format(key))

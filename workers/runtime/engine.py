@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from expunge.service.infra.settings import SettingsError
 from expunge.workers.runtime import drain
 from expunge.workers.runtime.part_files import PartFiles, delete_unasked
 from expunge.workers.runtime.rows_recipe import RowsRecipe
-from expunge.workers.runtime.worlds import LOOK_SECONDS, Lost, PartOrder, PartOutcome, World, require_results
+from expunge.workers.runtime.worlds import LOOK_SECONDS, Lost, PartOrder, PartOutcome, require_results
 from expunge.workers.storage.environment import Environment
 from unlearning.accounting.world import Enclosure
 from unlearning.types import Progress
@@ -38,7 +38,7 @@ WAYS = (
 )
 PLACE = "parts"
 """in the home folder: the files of parts, which the engine's machines reach under the same path"""
-ASK_SECONDS = 30.0
+ASK_SECONDS = 10.0
 """between two notes that a worker asks for a part"""
 UNASKED_SECONDS = 600.0
 """after which the program of a part that no worker asks for ends"""
@@ -81,13 +81,16 @@ class Runner(Protocol):
 
 
 class Ledger(Protocol):
-    """What the worker's database notes of the parts that an engine trains, by their keys."""
+    """What the worker's database has of the parts that an engine trains, by their keys."""
 
     def key_of_files(self, key: str) -> bytes:
         """Return the key of a part's files: it goes with the next version."""
 
     def moved_on(self, key: str) -> None:
         """Note that a part has a new checkpoint: an attempt that reached it was not in vain."""
+
+    def require_claim(self) -> None:
+        """Raise Stale where the parts are another claim's by now."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +102,13 @@ class Engine:
 
     @contextmanager
     def world(
-        self,
-        recipe: RowsRecipe,
-        ledger: Ledger,
-        device: torch.device,
-        threads: int,
-        progress: Progress,
-    ) -> Iterator[World]:
-        """Yield what has the recipe's parts trained. When this ends, no file is left of those that it gave."""
+        self, recipe: RowsRecipe, ledger: Ledger, device: torch.device, threads: int, progress: Progress
+    ) -> Iterator[EngineWorld]:
+        """Yield what has the recipe's parts trained; at its end nothing is left of them.
+
+        But for a planned stop and a failure that may pass: what was not collected then goes on, or waits with its
+        checkpoint, for the next attempt.
+        """
         order = {
             "module": recipe.code.module,
             "code": {name: b64encode(text).decode() for name, text in recipe.code.files.items()},
@@ -115,85 +117,106 @@ class Engine:
             "threads": threads,
             "environment": Environment.of(device, threads=str(threads)).to_json(),
         }
-        ended = list[PartFiles]()
+        world = EngineWorld(self, order, ledger, progress)
         try:
-            yield partial(self._carry_out, order, ledger, progress, ended)
+            yield world
+        except (drain.Drained, Lost):
+            world.begun.clear()
+            raise
         finally:
-            for files in ended:
-                self._end(files)
+            for files in (*world.collected, *(begun.files for begun in world.begun.values())):
+                self.end(files)
             delete_unasked(self.place, FORGOTTEN_SECONDS)
 
-    def _carry_out(
-        self,
-        order: dict[str, Any],
-        ledger: Ledger,
-        progress: Progress,
-        ended: list[PartFiles],
-        part: PartOrder,
-    ) -> PartOutcome:
-        """Submit a part, look until it has ended, and collect what it made.
-
-        Raises as ``require_results``, and Drained: the part goes on then, for the next claim to adopt.
-        """
-        key = ledger.key_of_files(part.key)
-        files = PartFiles.at(self.place, part.key, key)
-        job = PartJob(self.place, files.name, key, part.words["processes"], part.words["device"])
-        order = order | {"words": part.words, "seed": part.seed}
-
-        def submit() -> None:
-            files.ask()
-            files.hand_over(order, part.files, part.aside)
-            self.runner.submit(job)
-
-        try:
-            words, data = self._verdict(files, submit, partial(ledger.moved_on, part.key), progress)
-        except (drain.Drained, Lost):  # its checkpoint stays, for the next attempt
-            raise
-        except BaseException:
-            self._end(files)
-            raise
-        ended.append(files)
-        require_results(words)
-        walls = Enclosure.weakest([Enclosure.REPORTED, words["walls"]])
-        return PartOutcome(words["facts"], data, words["score"], words["cpu"], words["seconds"], walls)
-
-    def _verdict(
-        self, files: PartFiles, submit: Callable[[], None], moved_on: Callable[[], None], progress: Progress
-    ) -> tuple[dict[str, Any], bytes]:
-        """Return what the program answered. Raises Lost, Drained, and as ``progress``."""
-        asked, checkpoint = float("-inf"), files.checkpoint_at()
-        while (verdict := self._opened(files)) is None:
-            why = None
-            if time.monotonic() - asked >= ASK_SECONDS:
-                asked = time.monotonic()
-                submit()
-            else:
-                why = self.runner.look(files.name)
-            if files.checkpoint_at() != checkpoint:
-                checkpoint = files.checkpoint_at()
-                moved_on()
-            if why is not None and self._opened(files) is None:
-                self.runner.cancel(files.name)
-                raise Lost(why)
-            drain.sleep(LOOK_SECONDS)
-            progress(0.0)
-        return verdict
-
-    def _opened(self, files: PartFiles) -> tuple[dict[str, Any], bytes] | None:
-        """Return the verdict, where there is one. Raises Lost where another than the program wrote it."""
-        try:
-            return files.verdict()
-        except Damaged:
-            self._end(files)
-            raise Lost("what the engine's machine answered was changed on the way") from None
-
-    def _end(self, files: PartFiles) -> None:
+    def end(self, files: PartFiles) -> None:
         """Leave no process and no file of a part. An engine that is away ends it by itself: nobody asks for it."""
         try:
             self.runner.cancel(files.name)
         except EngineAway as error:
             log.warning("a part is not cancelled: %s", error)
         files.remove()
+
+
+@dataclass
+class _Begun:
+    """A part that was submitted: its files, what submits it again, and the checkpoint that was last seen."""
+
+    files: PartFiles
+    submit: Callable[[], None]
+    checkpoint_at: float | None
+
+
+@dataclass
+class EngineWorld:
+    """A world of which each part is trained on a machine of the engine's. Parts that were begun train at once."""
+
+    engine: Engine
+    order: Mapping[str, Any]
+    ledger: Ledger
+    progress: Progress
+    begun: dict[str, _Begun] = field(default_factory=dict)
+    """by the key of the part"""
+    collected: list[PartFiles] = field(default_factory=list)
+    _asked_at: float = float("-inf")
+
+    def begin(self, part: PartOrder) -> None:
+        """Submit a part, or adopt it, unless it was."""
+        if part.key in self.begun:
+            return
+        key = self.ledger.key_of_files(part.key)
+        files = PartFiles.at(self.engine.place, part.key, key)
+        order = {**self.order, "words": part.words, "seed": part.seed}
+        job = PartJob(self.engine.place, files.name, key, part.words["processes"], part.words["device"])
+
+        def submit() -> None:
+            files.ask()
+            files.hand_over(order, part.files, part.aside)
+            self.engine.runner.submit(job)
+
+        self.begun[part.key] = _Begun(files, submit, files.checkpoint_at())
+        submit()
+
+    def __call__(self, part: PartOrder) -> PartOutcome:
+        """Have a part trained, and collect what it made.
+
+        Raises as ``require_results``, Stale, Drained, and as ``progress``.
+        """
+        self.begin(part)
+        begun = self.begun[part.key]
+        while (verdict := self._verdict(begun.files)) is None:
+            why = self.engine.runner.look(begun.files.name)
+            self._keep_up()
+            if why is not None and self._verdict(begun.files) is None:
+                self.engine.runner.cancel(begun.files.name)
+                raise Lost(why)
+            drain.sleep(LOOK_SECONDS)
+            self.progress(0.0)
+        self.collected.append(self.begun.pop(part.key).files)
+        words, data = verdict
+        require_results(words)
+        walls = Enclosure.weakest([Enclosure.REPORTED, words["walls"]])
+        return PartOutcome(words["facts"], data, words["score"], words["cpu"], words["seconds"], walls)
+
+    def _verdict(self, files: PartFiles) -> tuple[dict[str, Any], bytes] | None:
+        """Return what the program answered. Raises Lost where another than the program wrote it."""
+        try:
+            return files.verdict()
+        except Damaged:
+            self.engine.end(files)
+            raise Lost("what the engine's machine answered was changed on the way") from None
+
+    def _keep_up(self) -> None:
+        """Ask for all parts that were begun, from time to time, and note which of them have moved on. Raises Stale."""
+        for key, begun in self.begun.items():
+            at = begun.files.checkpoint_at()
+            if at != begun.checkpoint_at:
+                begun.checkpoint_at = at
+                self.ledger.moved_on(key)
+        if time.monotonic() - self._asked_at >= ASK_SECONDS:
+            self._asked_at = time.monotonic()
+            self.ledger.require_claim()
+            for begun in self.begun.values():
+                begun.submit()
 
 
 @lru_cache(maxsize=1)

@@ -16,6 +16,7 @@ from expunge.service.infra.pseudonyms import digest
 from expunge.service.infra.tables import TrainedPart
 from expunge.service.infra.time import time_bucket
 from expunge.service.models import drop_parts
+from expunge.service.queue import Stale
 from expunge.workers.storage import private_state
 from expunge.workers.storage.storage import Storage
 from unlearning.artefact import bytes_of
@@ -74,6 +75,12 @@ class PartStore:
                 part = self._open(key, result, walls, seconds)
                 if part is not None:
                     yield key, part
+
+    def require_claim(self) -> None:
+        """Raise Stale where another claim makes these parts by now."""
+        with self.storage.database.write() as session:
+            if not self.may_keep(session):
+                raise Stale
 
     def keep(self, key: str, part: MadePart) -> None:
         """Seal a part and note it, in place of one that another worker kept under the key, or whose file is gone."""

@@ -156,7 +156,8 @@ def forget_by_keys(
         left = KeyedParts.note_of(generation) is not None
     if left:  # by a worker that died
         _clear(process, job)
-    if not isinstance(bench.method, InParts) or not helped or work < WORTH_SECONDS:
+    engine = bench.built is not None and bench.built.engine is not None  # it divides the work by itself
+    if engine or not isinstance(bench.method, InParts) or not helped or work < WORTH_SECONDS:
         return None
     units = KeyedParts.of(process, job, bench, retain)
     lacking = units.lacking()

@@ -274,8 +274,9 @@ def _require_same_recipe(storage: Storage, job: Preparation, bench: OpenModel) -
 def _units(
     process: Process, job: Preparation, bench: OpenModel, examples: Examples, note: Mapping[str, Any]
 ) -> KeyedParts | None:
-    """Add work units where the method trains in parts. None: one world makes all."""
-    if bench.built is None or not isinstance(bench.method, InParts) or _is_short(process, job):
+    """Add work units where the method trains in parts. None: one world, or an engine, makes all."""
+    built = bench.built
+    if built is None or built.engine or not isinstance(bench.method, InParts) or _is_short(process, job):
         return None
     keyed = KeyedParts.of(process, job, bench, examples)
     KeyedParts.lay_out(process, job, keyed.state, keyed.chains, note)

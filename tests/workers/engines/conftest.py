@@ -56,15 +56,15 @@ def engine(world: World, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> Eng
     return made
 
 
-def programs() -> set[int]:
-    """The processes on this machine that are, or were started by, a program of a part."""
+def programs(place: str) -> set[int]:
+    """The programs of parts at a place that run on this machine."""
     of_parts = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
+            words = (folder / "cmdline").read_bytes().decode().split("\0")
             dead = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if b"expunge.workers.part" in words and not dead:
+        if "expunge.workers.part" in words and place in words and not dead:
             of_parts.add(int(folder.name))
     return of_parts

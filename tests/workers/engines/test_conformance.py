@@ -47,8 +47,8 @@ def programs_after_a_checkpoint(made: Engine) -> set[int]:
         return [path.stat().st_mtime_ns for path in Path(made.place).glob(f"*.{CHECKPOINT}")]
 
     before = written()
-    eventually(lambda: written() not in ([], before) and programs())
-    return programs()
+    eventually(lambda: written() not in ([], before) and programs(made.place))
+    return programs(made.place)
 
 
 def without(folder: Path, gone: int, text: str) -> None:
@@ -75,7 +75,32 @@ def test_two_processes_train_and_forget_in_the_bytes_of_a_worker(
     forget(world, held, gone)
     without(folder, gone, DDP)
     assert published(world, held) == never(world, monkeypatch)
-    assert not programs() and parts(engine) == []
+    assert not programs(engine.place) and parts(engine) == []
+
+
+@pytest.mark.drill
+def test_shards_train_at_once_and_a_deletion_trains_the_one_it_concerns(
+    world: World, folder: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay_out(folder, recipe=recipe(sleep=0.05))
+    world, options = world.configured(recipes=folder), {"shards": 3}
+    held = world.register("rows", "shards", name="held", options=options)
+    working = threading.Thread(target=lambda: open_world(world.settings).work(held))
+    working.start()
+    eventually(lambda: len(programs(engine.place)) == 3)
+    working.join()
+    gone = trained_on(world)[0]
+    request = world.delete(f"p{gone}", models=("held",))
+    working = threading.Thread(target=lambda: open_world(world.settings).work(held))
+    working.start()
+    eventually(lambda: programs(engine.place))
+    assert len(programs(engine.place)) == 1
+    working.join()
+    assert world.task(request).status == "completed" and not programs(engine.place) and parts(engine) == []
+    without(folder, gone, recipe())
+    with monkeypatch.context() as here:
+        here.setattr(model, "engine_of", lambda *_: None)
+        assert published(world, world.live("rows", "shards", name="never", options=options)) == published(world, held)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +120,7 @@ def test_what_fails_is_told_as_a_worker_tells_it(
         world.work(model_id)
     reason = world.model(model_id).reason or ""
     assert said in reason and "secret" not in reason, reason
-    assert not programs() and parts(engine) == []
+    assert not programs(engine.place) and parts(engine) == []
 
 
 def test_who_submits_twice_adopts(world: World, folder: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,21 +129,22 @@ def test_who_submits_twice_adopts(world: World, folder: Path, engine: Engine, mo
     world = world.configured(recipes=folder)
     held = world.register("rows", "retrain", name="held")
     child = begin(lambda: open_world(world.settings).work(held))
-    eventually(programs)
-    before = programs()
+    eventually(lambda: programs(engine.place))
+    before = programs(engine.place)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     world.expire_lease(held)
     working = threading.Thread(target=lambda: open_world(world.settings).work(held))
     working.start()
     time.sleep(2 * worlds.LOOK_SECONDS)
-    assert programs() == before
+    assert programs(engine.place) == before
     working.join()
     assert world.model(held).status == "live", world.model(held).reason
     assert published(world, held) == never(world, monkeypatch)
-    assert not programs() and parts(engine) == []
+    assert not programs(engine.place) and parts(engine) == []
 
 
+@pytest.mark.drill
 def test_a_program_that_is_killed_goes_on_from_its_checkpoint(
     world: World, folder: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +164,7 @@ def test_a_program_that_is_killed_goes_on_from_its_checkpoint(
     working.join()
     assert world.model(held).status == "live", world.model(held).reason
     assert 0 < began_at(world, held) < 100
-    assert not programs() and parts(engine) == []
+    assert not programs(engine.place) and parts(engine) == []
 
 
 def test_a_planned_stop_leaves_the_part_to_the_next_claim(
@@ -154,15 +180,19 @@ def test_a_planned_stop_leaves_the_part_to_the_next_claim(
         with drain.answered_by(worker.give_back):
             working = threading.Thread(target=lambda: worker.work(held))
             working.start()
-            eventually(programs)
+            eventually(lambda: programs(engine.place))
             drain.ask()
             working.join()
-    assert (world.model(held).status, world.generation(held).attempts, len(programs())) == ("preparing", 0, 1)
-    before = programs()
+    assert (world.model(held).status, world.generation(held).attempts, len(programs(engine.place))) == (
+        "preparing",
+        0,
+        1,
+    )
+    before = programs(engine.place)
     working = threading.Thread(target=lambda: open_world(world.settings).work(held))
     working.start()
     time.sleep(2 * worlds.LOOK_SECONDS)
-    assert programs() == before
+    assert programs(engine.place) == before
     working.join()
     assert published(world, held) == never(world, monkeypatch)
 
@@ -173,11 +203,11 @@ def test_a_lost_claim_leaves_no_process_and_no_file(world: World, folder: Path, 
     held = world.register("rows", "retrain", name="held")
     working = threading.Thread(target=lambda: open_world(world.settings).work(held))
     working.start()
-    eventually(programs)
+    eventually(lambda: programs(engine.place))
     world.expire_lease(held)
     assert world.claim(held) is not None
     working.join(PATIENCE_SECONDS)
-    assert not working.is_alive() and not programs() and parts(engine) == []
+    assert not working.is_alive() and not programs(engine.place) and parts(engine) == []
 
 
 def test_cancelling_ends_every_process(world: World, folder: Path, engine: Engine) -> None:
@@ -186,8 +216,8 @@ def test_cancelling_ends_every_process(world: World, folder: Path, engine: Engin
     world = world.configured(recipes=folder)
     held = world.register("rows", "retrain", name="held")
     child = begin(lambda: open_world(world.settings).work(held))
-    eventually(lambda: any(len(descendants(program)) >= 5 for program in programs()))
-    (program,) = programs()
+    eventually(lambda: any(len(descendants(program)) >= 5 for program in programs(engine.place)))
+    (program,) = programs(engine.place)
     below = descendants(program)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)

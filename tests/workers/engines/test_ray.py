@@ -36,14 +36,14 @@ def test_neither_the_death_of_the_driver_nor_that_of_the_actor_costs_an_attempt(
     driver = engine.runner._driver  # type: ignore[attr-defined]
     driver.kill()
     driver.wait()
-    (program,) = programs()
+    (program,) = programs(engine.place)
     os.kill(parent_of(program), signal.SIGKILL)  # the actor's own process
-    eventually(lambda: programs() - {program})
+    eventually(lambda: programs(engine.place) - {program})
     working.join()
     model = world.model(held)
     assert (model.status, world.generation(held).attempts) == ("live", 1), model.reason
     assert published(world, held) == never(world, monkeypatch)
-    assert not programs() and parts(engine) == []
+    assert not programs(engine.place) and parts(engine) == []
 
 
 def test_a_cluster_that_is_away_is_told(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
