@@ -106,8 +106,8 @@ class Engine:
     ) -> Iterator[EngineWorld]:
         """Yield what has the recipe's parts trained; at its end nothing is left of them.
 
-        But for a planned stop and a failure that may pass: what was not collected then goes on, or waits with its
-        checkpoint, for the next attempt.
+        Two things are left alone: what another claim asks for by now, and, after a planned stop or a failure that may
+        pass, what was not collected: it goes on, or waits with its checkpoint, for the next attempt.
         """
         order = {
             "module": recipe.code.module,
@@ -124,7 +124,7 @@ class Engine:
             world.begun.clear()
             raise
         finally:
-            for files in (*world.collected, *(begun.files for begun in world.begun.values())):
+            for files in (*world.collected, *world.given_up()):
                 self.end(files)
             delete_unasked(self.place, FORGOTTEN_SECONDS)
 
@@ -139,11 +139,20 @@ class Engine:
 
 @dataclass
 class _Begun:
-    """A part that was submitted: its files, what submits it again, and the checkpoint that was last seen."""
+    """A part that was submitted: its files, what starts it or adopts it, and when it was last asked for by this worker,
+    and its last checkpoint written, in seconds since 1970 UTC.
+    """
 
     files: PartFiles
-    submit: Callable[[], None]
+    start: Callable[[], None]
     checkpoint_at: float | None
+    asked_at: float | None = None
+
+    def submit(self) -> None:
+        if not self.files.are_answered():
+            self.files.ask()
+            self.asked_at = self.files.asked_at()
+            self.start()
 
 
 @dataclass
@@ -168,13 +177,12 @@ class EngineWorld:
         order = {**self.order, "words": part.words, "seed": part.seed}
         job = PartJob(self.engine.place, files.name, key, part.words["processes"], part.words["device"])
 
-        def submit() -> None:
-            files.ask()
+        def start() -> None:
             files.hand_over(order, part.files, part.aside)
             self.engine.runner.submit(job)
 
-        self.begun[part.key] = _Begun(files, submit, files.checkpoint_at())
-        submit()
+        self.begun[part.key] = _Begun(files, start, files.checkpoint_at())
+        self.begun[part.key].submit()
 
     def __call__(self, part: PartOrder) -> PartOutcome:
         """Have a part trained, and collect what it made.
@@ -196,6 +204,10 @@ class EngineWorld:
         require_results(words)
         walls = Enclosure.weakest([Enclosure.REPORTED, words["walls"]])
         return PartOutcome(words["facts"], data, words["score"], words["cpu"], words["seconds"], walls)
+
+    def given_up(self) -> list[PartFiles]:
+        """Return the files of the parts that were begun and not collected, and that no other claim asks for."""
+        return [begun.files for begun in self.begun.values() if begun.files.asked_at() == begun.asked_at]
 
     def _verdict(self, files: PartFiles) -> tuple[dict[str, Any], bytes] | None:
         """Return what the program answered. Raises Lost where another than the program wrote it."""

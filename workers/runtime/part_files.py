@@ -121,13 +121,20 @@ class PartFiles:
         """Note that a worker still asks for the part."""
         self.folder.write(self._file(ASKED), [b""])
 
+    def are_answered(self) -> bool:
+        return self.folder.holds(self._file(VERDICT))
+
+    def asked_at(self) -> float | None:
+        """Return when a worker last asked for the part, in seconds since 1970 UTC; None: it was removed."""
+        return self._written_at(ASKED)
+
     def unasked_seconds(self) -> float:
         """Return for how long no worker has asked for the part; infinite where it was removed."""
-        at = self._written_at(ASKED)
+        at = self.asked_at()
         return float("inf") if at is None else time.time() - at
 
     def checkpoint_at(self) -> float | None:
-        """Return when the last checkpoint was written, in seconds since 1970 UTC; None: there is none."""
+        """Return when the last checkpoint was written, as ``asked_at``; None: there is none."""
         return self._written_at(CHECKPOINT)
 
     def _written_at(self, name: str) -> float | None:

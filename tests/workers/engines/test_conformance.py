@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from expunge.service.infra.tables import TrainedPart
 from expunge.workers.app import Worker
 from expunge.workers.runtime import drain, model, worlds
 from expunge.workers.runtime.engine import Engine
-from expunge.workers.runtime.part_files import CHECKPOINT, VERDICT, PartFiles
+from expunge.workers.runtime.part_files import ASKED, CHECKPOINT, PART, VERDICT, PartFiles
 from expunge.workers.runtime.part_program import descendants
 from expunge.workers.storage.environment import Environment
 from tests.workers.engines.conftest import programs
@@ -73,6 +74,7 @@ def test_two_processes_train_and_forget_in_the_bytes_of_a_worker(
     assert "machines of an engine reported the walls" in " ".join(claim["declared"]) and claim["operators_word"]
     gone = trained_on(world)[0]
     forget(world, held, gone)
+    assert world.count(TrainedPart) == 1, "the keys of the files that went out left with the version before"
     without(folder, gone, DDP)
     assert published(world, held) == never(world, monkeypatch)
     assert not programs(engine.place) and parts(engine) == []
@@ -197,17 +199,32 @@ def test_a_planned_stop_leaves_the_part_to_the_next_claim(
     assert published(world, held) == never(world, monkeypatch)
 
 
-def test_a_lost_claim_leaves_no_process_and_no_file(world: World, folder: Path, engine: Engine) -> None:
-    lay_out(folder, recipe=recipe(sleep=1.0))
+@pytest.mark.parametrize("adopted", [False, pytest.param(True, marks=pytest.mark.drill)])
+def test_a_lost_claim_leaves_no_process_and_no_file(
+    world: World, folder: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, adopted: bool
+) -> None:
+    """Of an update, whose progress nobody follows. But what the next claim has adopted by then is left to it."""
+    monkeypatch.setattr("expunge.workers.runtime.engine.ASK_SECONDS", 1.0)
+    lay_out(folder, recipe=recipe().replace("time.sleep(SLEEP)", "time.sleep(0 if len(frame) == 120 else 1)"))
     world = world.configured(recipes=folder)
-    held = world.register("rows", "retrain", name="held")
+    held = world.live("rows", "retrain", name="held")
+    world.delete(f"p{trained_on(world)[0]}", models=("held",))
     working = threading.Thread(target=lambda: open_world(world.settings).work(held))
     working.start()
     eventually(lambda: programs(engine.place))
     world.expire_lease(held)
     assert world.claim(held) is not None
+    (asked,) = Path(engine.place).glob(f"*.{ASKED}")
+    if adopted:
+        os.utime(asked, (time.time() + 1, time.time() + 1))
     working.join(PATIENCE_SECONDS)
-    assert not working.is_alive() and not programs(engine.place) and parts(engine) == []
+    assert not working.is_alive()
+    if adopted:
+        assert programs(engine.place) and PART in parts(engine)
+        engine.runner.cancel(asked.name.partition(".")[0])
+    else:
+        assert parts(engine) == []
+    assert not programs(engine.place)
 
 
 def test_cancelling_ends_every_process(world: World, folder: Path, engine: Engine) -> None:
