@@ -30,6 +30,7 @@ from expunge.workers.runtime.part_files import PartFiles
 from expunge.workers.runtime.points import RESUMED, TakenPoints
 from expunge.workers.runtime.world import Code
 from expunge.workers.runtime.worlds import (
+    Lost,
     PartOrder,
     PartOutcome,
     make_world,
@@ -48,7 +49,7 @@ UNSEALED = 2
 
 
 def main(place: str, name: str, key: bytes) -> int:
-    """Train the part, unless it was; return 0 once there is a verdict, and 75 where it is to go on later."""
+    """Train the part, unless it was; return 0 once there is a verdict, and 75 where it is to be tried again."""
     files = PartFiles.at(place, name, key)
     try:
         order = files.order()
@@ -64,6 +65,9 @@ def main(place: str, name: str, key: bytes) -> int:
         reply = {"facts": {**outcome.facts}, "score": outcome.score, "cpu": outcome.cpu_seconds}
         reply |= {"seconds": outcome.seconds, "walls": outcome.walls.value}
     except drain.Drained:
+        return os.EX_TEMPFAIL
+    except Lost as error:  # it may pass: without a verdict the next attempt goes on from the checkpoint
+        sys.stderr.write(f"{error}\n")
         return os.EX_TEMPFAIL
     except RecipeError as error:
         reply = reply_of(Refused(error.what, error.hint))

@@ -193,10 +193,11 @@ class EngineWorld:
         begun = self.begun[part.key]
         while (verdict := self._verdict(begun.files)) is None:
             why = self.engine.runner.look(begun.files.name)
-            self._keep_up()
             if why is not None and self._verdict(begun.files) is None:
+                self._note_checkpoints()
                 self.engine.runner.cancel(begun.files.name)
                 raise Lost(why)
+            self._keep_asking()
             drain.sleep(LOOK_SECONDS)
             self.progress(0.0)
         self.collected.append(self.begun.pop(part.key).files)
@@ -217,18 +218,21 @@ class EngineWorld:
             self.engine.end(files)
             raise Lost("what the engine's machine answered was changed on the way") from None
 
-    def _keep_up(self) -> None:
-        """Ask for all parts that were begun, from time to time, and note which of them have moved on. Raises Stale."""
+    def _keep_asking(self) -> None:
+        """Ask, from time to time, for all parts that were begun. Raises Stale."""
+        if time.monotonic() - self._asked_at >= ASK_SECONDS:
+            self._asked_at = time.monotonic()
+            self.ledger.require_claim()
+            self._note_checkpoints()
+            for begun in self.begun.values():
+                begun.submit()
+
+    def _note_checkpoints(self) -> None:
         for key, begun in self.begun.items():
             at = begun.files.checkpoint_at()
             if at != begun.checkpoint_at:
                 begun.checkpoint_at = at
                 self.ledger.moved_on(key)
-        if time.monotonic() - self._asked_at >= ASK_SECONDS:
-            self._asked_at = time.monotonic()
-            self.ledger.require_claim()
-            for begun in self.begun.values():
-                begun.submit()
 
 
 @lru_cache(maxsize=1)
