@@ -62,7 +62,8 @@ MACHINE_PAUSE_SECONDS = 5.0
 """after a failure that no other request is spared either"""
 DEVICE_BROKEN = os.EX_TEMPFAIL
 """the exit status of a process when its device computes no more; a new process can open it"""
-
+PASSING = (Stale, PutBack, Busy, OSError)
+"""what stands in the way of work for now; whoever looks for work next finds it again"""
 HELPED = (KeyedParts, CalibrationUnits)
 """what a worker computes units of for another"""
 
@@ -98,12 +99,8 @@ class Worker:
         except drain.Drained:
             self._pass_on(model_id)
             drain.sit_out()  # Celery fetches no further message while it waits for this one
-        except (Stale, PutBack) as error:
-            log.warning("%s", error)
-        except Busy as error:
-            log.warning("The database is busy: %s", error)
-        except OSError as error:
-            log.warning("The store does not answer: %s", error)
+        except PASSING as error:
+            log.warning("%s", _passing(error))
         crash_point("worker-before-ack")
 
     def give_back(self) -> None:
@@ -184,12 +181,8 @@ class Worker:
                 done += self._update(model_id)
         except drain.Drained:
             log.info("the updater takes no further deletions")
-        except (Stale, PutBack) as error:
-            log.warning("%s", error)
-        except Busy as error:
-            log.warning("The database is busy: %s", error)
-        except OSError as error:
-            log.warning("The store does not answer: %s", error)
+        except PASSING as error:
+            log.warning("%s", _passing(error))
         return done
 
     def _update(self, model_id: str) -> bool:
@@ -332,6 +325,13 @@ def _log_traces(job: Deletions, what: str) -> None:
         if task.traceparent is not None:
             facts = {"request_id": task.request_id, "model": job.model_name, "traceparent": task.traceparent}
             log.info("request %s", what, extra=facts)
+
+
+def _passing(error: Exception) -> str:
+    """Say what stands in the way for now: the work waits, and is found again."""
+    if isinstance(error, Busy):
+        return f"The database is busy: {error}"
+    return f"The store does not answer: {error}" if isinstance(error, OSError) else str(error)
 
 
 def _kind(job: Work) -> str:
