@@ -147,18 +147,26 @@ def test_who_submits_twice_adopts(world: World, folder: Path, engine: Engine, mo
 
 
 @pytest.mark.drill
-def test_a_program_that_is_killed_goes_on_from_its_checkpoint(
-    world: World, folder: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("number", "every"), [(signal.SIGKILL, 0.5), (signal.SIGTERM, 300.0)])
+def test_a_program_that_ends_early_goes_on_from_its_checkpoint(
+    world: World, folder: Path, engine: Engine, number: int, every: float
 ) -> None:
-    lay_out(folder, recipe=recipe(sleep=0.05, every=0.5, begin="begin"))
+    """Killed, from the last one; asked to stop, as before a machine is taken away, from one that it makes then."""
+    lay_out(folder, recipe=recipe(sleep=0.1, every=every, begin="begin"))
     world = world.configured(recipes=folder)
     held = world.register("rows", "retrain", name="held")
     working = threading.Thread(target=lambda: open_world(world.settings).work(held))
     working.start()
     for _ in range(2):
-        (program,) = programs_after_a_checkpoint(engine)
-        os.kill(program, signal.SIGKILL)
+        if number == signal.SIGKILL:
+            (program,) = programs_after_a_checkpoint(engine)
+        else:
+            eventually(lambda: any(len(descendants(program)) >= 5 for program in programs(engine.place)))
+            time.sleep(2)  # it is in its loop by then
+            (program,) = programs(engine.place)
+        os.kill(program, number)
         working.join()
+        assert CHECKPOINT in parts(engine) and VERDICT not in parts(engine)
         assert world.generation(held).attempts == 1, "an attempt that moved on is not counted"
         world.expire_lease(held)
         working = threading.Thread(target=lambda: open_world(world.settings).work(held))
