@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from expunge.workers.runtime.part_program import descendants
 from tests.harness.residue import complain, disguises, found, seek
 from tests.harness.stack import Stack
 
@@ -27,21 +28,6 @@ def needles(stack: Stack) -> list[bytes]:
     spelled = [needle for word in (*people, WORD, str(NUMBER)) for needle in disguises(word)]
     numbers = [struct.pack(kind, number) for number in (NUMBER, NUMBER / 100.0) for kind in ("<d", "<f")]
     return [*spelled, *numbers]
-
-
-def descendants(process: int) -> set[int]:
-    """Return the processes below one, as the kernel lists them."""
-    parents = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    below, wave = set[int](), {process}
-    while wave:
-        wave = {child for child, parent in parents.items() if parent in wave} - below
-        below |= wave
-    return below
 
 
 @pytest.mark.both_engines

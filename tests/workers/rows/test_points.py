@@ -19,11 +19,11 @@ from safetensors.torch import load
 import unlearning as ul
 from expunge.service.infra.tables import TrainedPart
 from expunge.workers.runtime import build
+from expunge.workers.runtime.part_program import descendants
 from expunge.workers.runtime.points import HEADER, OwnPoints, TakenPoints
 from expunge.workers.runtime.walls import WITHOUT_NAMESPACES, Probe
 from expunge.workers.runtime.worlds import readers
 from expunge.workers.training.keyed_parts import KeyedParts
-from tests.stories.test_rows_residue import descendants
 from tests.workers.rows.conftest import Stop
 from tests.workers.rows.data import EVERYBODY, lay_out, published, trained_on
 from tests.workers.test_crashes import die_at
