@@ -87,7 +87,8 @@ def train(files: PartFiles, order: Mapping[str, Any]) -> PartOutcome:
     require_walls_for(words["processes"])
     public = [str(open_public(PublicFile(path, sha256), Path("/"))) for path, sha256 in order["public"]]
     code = Code(order["module"], {name: b64decode(text) for name, text in order["code"].items()})
-    facts, point = files.checkpoint() or ({"listing": [], "seconds": 0.0, "walls": template().probe.strength}, b"")
+    anew: tuple[dict[str, Any], bytes] = {"listing": [], "seconds": 0.0, "walls": template().probe.strength}, b""
+    facts, point = (files.checkpoint() if order["may_resume"] else None) or anew
     begun, walls = time.perf_counter(), Enclosure.weakest([facts["walls"], template().probe.strength])
 
     def seconds() -> float:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from expunge.workers.runtime.part_program import end_program
+from tests.harness.process import PATH_OF_TESTS
 from tests.harness.servers import free_port
 
 PACKAGE = Path(__file__).resolve().parents[2] / "engines/ray"
@@ -26,7 +27,7 @@ def ray_cluster(*paths: Path) -> Iterator[dict[str, str]]:
     if importlib.util.find_spec("ray") is None:
         pytest.skip("unverified here: ray is not installed (pip install ray)")
     port, folder = free_port(), tempfile.mkdtemp(prefix="ray", dir="/tmp")  # its sockets need a short path
-    searched = [*(path for path in sys.path if path), str(PACKAGE), *map(str, paths)]
+    searched = [PATH_OF_TESTS["PYTHONPATH"], str(PACKAGE), *map(str, paths)]
     variables = {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": os.pathsep.join(searched)}
     start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=4"]
     process = subprocess.Popen(

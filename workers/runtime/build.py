@@ -198,7 +198,7 @@ class WorldBuild:
     def _world(self, count: int, progress: Progress, of: Template | None = None) -> AbstractContextManager[World]:
         opened, threads = open_public_files(self.recipe), int(own_threads())
         if self.engine is not None and of is None:
-            return self.engine.world(self.recipe, self, self.device, threads, progress)
+            return self.engine.world(self.recipe, self, self.device, threads, progress, may_resume=self.may_resume)
         require_walls_for(self.recipe.processes)
         return make_world(
             "train",

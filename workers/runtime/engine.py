@@ -102,9 +102,17 @@ class Engine:
 
     @contextmanager
     def world(
-        self, recipe: RowsRecipe, ledger: Ledger, device: torch.device, threads: int, progress: Progress
+        self,
+        recipe: RowsRecipe,
+        ledger: Ledger,
+        device: torch.device,
+        threads: int,
+        progress: Progress,
+        *,
+        may_resume: bool,
     ) -> Iterator[EngineWorld]:
-        """Yield what has the recipe's parts trained; at its end nothing is left of them.
+        """Yield what has the recipe's parts trained, from their checkpoints on where they ``may_resume``; at its end
+        nothing is left of them.
 
         Two things are left alone: what another claim asks for by now, and, after a planned stop or a failure that may
         pass, what was not collected: it goes on, or waits with its checkpoint, for the next attempt.
@@ -115,6 +123,7 @@ class Engine:
             "public": [[str(recipe.roots[name] / path), sha256] for name, (path, sha256) in recipe.public.items()],
             "closed": [*recipe.closed],
             "threads": threads,
+            "may_resume": may_resume,
             "environment": Environment.of(device, threads=str(threads)).to_json(),
         }
         world = EngineWorld(self, order, ledger, progress)

@@ -80,7 +80,7 @@ class PartStore:
         """Raise Stale where another claim makes these parts by now."""
         with self.storage.database.write() as session:
             if not self.may_keep(session):
-                raise Stale
+                raise Stale(f"Another claim makes the parts of generation {self.generation_id}.")
 
     def keep(self, key: str, part: MadePart) -> None:
         """Seal a part and note it, in place of one that another worker kept under the key, or whose file is gone."""

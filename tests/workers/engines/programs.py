@@ -13,6 +13,7 @@ from pathlib import Path
 from expunge.service.infra.python import PYTHON
 from expunge.workers.runtime.engine import PartJob
 from expunge.workers.runtime.part_program import end_program, start_program
+from tests.harness.process import PATH_OF_TESTS
 
 
 class Programs:
@@ -25,8 +26,9 @@ class Programs:
         if self._keeper(job.name) is None:
             self.folder.mkdir(exist_ok=True)
             command = [*PYTHON, "-m", "tests.workers.engines.programs", str(self.folder), job.place, job.name]
-            paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-            process = subprocess.Popen(command, env=os.environ | paths, stdin=subprocess.PIPE, start_new_session=True)
+            # not sys.path as other tests have left it: it would find packages that this process has not
+            environment = os.environ | PATH_OF_TESTS
+            process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, start_new_session=True)
             assert process.stdin is not None
             with process.stdin as given:
                 given.write(job.key)

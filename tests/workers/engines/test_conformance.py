@@ -177,6 +177,25 @@ def test_a_program_that_ends_early_goes_on_from_its_checkpoint(
     assert not programs(engine.place) and parts(engine) == []
 
 
+@pytest.mark.drill
+def test_a_recipe_that_ends_elsewhere_once_resumed_begins_anew(world: World, folder: Path, engine: Engine) -> None:
+    """It publishes where it went on from, so its trial, which is interrupted, gives other bytes."""
+    lay_out(folder, recipe=recipe(sleep=0.05, every=0.5, begin="begin"))
+    world = world.configured(recipes=folder, trial_seconds=60.0)
+    held = world.live("rows", "retrain", name="held")
+    assert world.head(held).claim["world"]["repeats"] is False
+    world.delete(f"p{trained_on(world)[0]}", models=("held",))
+    working = threading.Thread(target=lambda: open_world(world.settings).work(held))
+    working.start()
+    (program,) = programs_after_a_checkpoint(engine)
+    os.kill(program, signal.SIGKILL)
+    working.join()
+    while world.head(held).number == 1:
+        world.expire_lease(held)
+        open_world(world.settings).work(held)
+    assert began_at(world, held) == 0
+
+
 def test_a_planned_stop_leaves_the_part_to_the_next_claim(
     world: World, folder: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
