@@ -68,7 +68,9 @@ def _worker(settings: Settings, limits: Limits) -> int:
     from expunge.workers.runtime.process import Process  # noqa: PLC0415
 
     opened(settings.device)
-    engine_of(settings.runner, settings.home)  # refused at the start, and not at the first training
+    engine = engine_of(settings.runner, settings.home)  # refused at the start, and not at the first training
+    if engine is not None:
+        engine.delete_forgotten()
     process = retry(lambda: Process.of(settings, limits), tries=None)
     pulse = HeartbeatSender.of(process, "worker")
     app = consumer(settings.broker_url)
@@ -146,8 +148,10 @@ def _updater(settings: Settings, limits: Limits) -> int:
                     return 0
             from expunge.workers.app import DEVICE_BROKEN, Worker  # noqa: PLC0415
             from expunge.workers.runtime.device import opened  # noqa: PLC0415
+            from expunge.workers.runtime.engine import engine_of  # noqa: PLC0415
 
             opened(settings.device)
+            engine_of(settings.runner, settings.home)
             updater = Worker(process, pulse)
             workers.append(updater)
             keep_imported()

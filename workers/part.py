@@ -23,7 +23,7 @@ import torch
 from expunge.service.infra.files import Damaged
 from expunge.workers.runtime import drain
 from expunge.workers.runtime.build import sealed
-from expunge.workers.runtime.engine import ASK_SECONDS, UNASKED_SECONDS
+from expunge.workers.runtime.engine import ASK_SECONDS, DIFFERS, UNASKED_SECONDS, EngineDiffers
 from expunge.workers.runtime.jobs import pack, unpack
 from expunge.workers.runtime.kernel import die_with_parent
 from expunge.workers.runtime.part_files import PartFiles
@@ -38,10 +38,10 @@ from expunge.workers.runtime.worlds import (
     require_walls_for,
     template,
 )
-from expunge.workers.storage.environment import NAMED, Environment
+from expunge.workers.storage.environment import Environment
 from unlearning.accounting.world import Enclosure
 from unlearning.rows import PublicFile, open_public
-from unlearning.types import Progress, RecipeError, Refused
+from unlearning.types import Progress, RecipeError
 
 KEY_BYTES = 32
 UNSEALED = 2
@@ -49,7 +49,7 @@ UNSEALED = 2
 
 
 def main(place: str, name: str, key: bytes) -> int:
-    """Train the part, unless it was; return 0 once there is a verdict, and 75 where it is to be tried again."""
+    """Train the part, unless it was; return 0 once there is a verdict, 75 where it was asked to stop."""
     files = PartFiles.at(place, name, key)
     try:
         order = files.order()
@@ -68,9 +68,9 @@ def main(place: str, name: str, key: bytes) -> int:
         return os.EX_TEMPFAIL
     except Lost as error:  # it may pass: without a verdict the next attempt goes on from the checkpoint
         sys.stderr.write(f"{error}\n")
-        return os.EX_TEMPFAIL
-    except RecipeError as error:
-        reply = reply_of(Refused(error.what, error.hint))
+        return os.EX_SOFTWARE
+    except EngineDiffers as error:
+        reply = {DIFFERS: error.differences}
     except Exception as error:
         reply = reply_of(error)
     files.answer(reply, data)
@@ -80,12 +80,12 @@ def main(place: str, name: str, key: bytes) -> int:
 def train(files: PartFiles, order: Mapping[str, Any]) -> PartOutcome:
     """Have the part trained in a world, from its checkpoint on.
 
-    Raises as a world of a worker; RecipeError, Refused: this machine is not fit for it; Drained.
+    Raises as a world of a worker; EngineDiffers; Drained.
     """
     words, threads = order["words"], order["threads"]
     _require_same(Environment.of(torch.device(words["device"]), threads=str(threads)), order["environment"])
     require_walls_for(words["processes"])
-    public = [str(open_public(PublicFile(path, sha256), Path("/"))) for path, sha256 in order["public"]]
+    public = [_public_file(path, sha256) for path, sha256 in order["public"]]
     code = Code(order["module"], {name: b64decode(text) for name, text in order["code"].items()})
     anew: tuple[dict[str, Any], bytes] = {"listing": [], "seconds": 0.0, "walls": template().probe.strength}, b""
     facts, point = (files.checkpoint() if order["may_resume"] else None) or anew
@@ -113,12 +113,18 @@ def train(files: PartFiles, order: Mapping[str, Any]) -> PartOutcome:
 
 
 def _require_same(here: Environment, workers: Mapping[str, Any]) -> None:
-    """Raise Refused where this machine would give other bits than the worker's."""
+    """Raise EngineDiffers where this machine would give other bits than the worker's."""
     differences = here.differences(Environment.from_json(workers), recorded=False)
     if differences:
-        more = f"; and {len(differences) - NAMED} more" if len(differences) > NAMED else ""
-        what = f"The engine's machine is not as the worker's: {'; '.join(differences[:NAMED])}{more}."
-        raise Refused(what, "Run the worker's image there, on machines of the same kind.")
+        raise EngineDiffers(differences)
+
+
+def _public_file(path: str, sha256: str) -> str:
+    """Return the path, where this machine has the file that the worker found there. Raises EngineDiffers."""
+    try:
+        return str(open_public(PublicFile(path, sha256), Path("/")))
+    except RecipeError:
+        raise EngineDiffers([f"the public file {Path(path).name}, now none or another"]) from None
 
 
 def _end_unasked(files: PartFiles) -> Progress:

@@ -219,6 +219,7 @@ class Cause(StrEnum):
     WEIGHTS_NOT_FINITE = "weights_not_finite"
     OUR_FAULT = "our_fault"
     PACKAGES_REPLACED = "packages_replaced"
+    ENGINE_DIFFERS = "engine_differs"
     RECIPE_RAISED = "recipe_raised"
     RECIPE_REFUSED = "recipe_refused"
     FORMAT = "format"
@@ -420,7 +421,11 @@ class Reason(StrEnum):
         "[The worker has {here}; the model was prepared with {prepared}.|The worker's software or device is not the "
         "one that the model was prepared with.]",
         _operator("Start such a worker and retry, or train again.", RETRY, RETRAIN),
-        {Cause.PACKAGES_REPLACED: "Packages were replaced under the running worker[, which had {here}]: restart it."},
+        {
+            Cause.PACKAGES_REPLACED: "Packages were replaced under the running worker[, which had {here}]: restart it.",
+            Cause.ENGINE_DIFFERS: "A machine of the cluster differs from its worker[, which has {here}]: run its image "
+            "there.",
+        },
     )
     NO_WORKER = (
         "no_worker",
@@ -493,6 +498,7 @@ class Reason(StrEnum):
         {
             Cause.OUR_FAULT: "The retraining was refused: Expunge fails[, {error} at {file}:{line}].",
             Cause.PACKAGES_REPLACED: "The retraining was refused: packages were replaced under the worker: restart it.",
+            Cause.ENGINE_DIFFERS: "The retraining was refused: a machine of the cluster differs from its worker.",
             Cause.RECIPE_RAISED: "The retraining was refused: the recipe fails[, {error} at {file}:{line}].",
         },
     )

@@ -7,10 +7,11 @@ nothing. The program ends where no worker asks for its part any more.
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,11 +23,13 @@ import torch
 
 from expunge.service.infra.files import Damaged
 from expunge.service.infra.settings import SettingsError
+from expunge.service.requests import Cause, Reason
 from expunge.workers.runtime import drain
+from expunge.workers.runtime.failures import Attributed
 from expunge.workers.runtime.part_files import PartFiles, delete_unasked
 from expunge.workers.runtime.rows_recipe import RowsRecipe
 from expunge.workers.runtime.worlds import LOOK_SECONDS, Lost, PartOrder, PartOutcome, require_results
-from expunge.workers.storage.environment import Environment
+from expunge.workers.storage.environment import NAMED, Environment
 from unlearning.accounting.world import Enclosure
 from unlearning.types import Progress
 
@@ -44,10 +47,32 @@ UNASKED_SECONDS = 600.0
 """after which the program of a part that no worker asks for ends"""
 FORGOTTEN_SECONDS = 86_400.0
 """after which its files are deleted: a worker that comes back until then goes on from its checkpoint"""
+DIFFERS = "differs"
+"""in a verdict: what a machine has otherwise than the worker"""
 
 
-class EngineAway(Lost):
-    """The engine does not answer. What it was given may go on, and is adopted by whoever asks for it next."""
+class EngineAway(OSError):
+    """The engine does not answer, as a disk may: no request is the cause. What it was given may go on, and is adopted
+    by whoever asks for it next.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(errno.ETIMEDOUT, what)
+
+
+class EngineDiffers(Attributed):
+    """A machine of the engine's would give other bits than the worker's. ``differences`` has at least one, such as
+    ``torch 2.13.0, now 2.14.0``.
+    """
+
+    reason, cause = Reason.ENVIRONMENT_CHANGED, Cause.ENGINE_DIFFERS
+
+    def __init__(self, differences: Sequence[str]) -> None:
+        more = f"; and {len(differences) - NAMED} more" if len(differences) > NAMED else ""
+        what = f"A machine of the cluster differs from its worker: {'; '.join(differences[:NAMED])}{more}."
+        hint = "Run the worker's image there, on machines of the same kind, with the same public files."
+        super().__init__(what, hint, {"here": differences[0].partition(", now ")[0]})
+        self.differences = [*differences]
 
 
 @dataclass(frozen=True)
@@ -129,13 +154,17 @@ class Engine:
         world = EngineWorld(self, order, ledger, progress)
         try:
             yield world
-        except (drain.Drained, Lost):
+        except (drain.Drained, Lost, EngineAway):
             world.begun.clear()
             raise
         finally:
             for files in (*world.collected, *world.given_up()):
                 self.end(files)
-            delete_unasked(self.place, FORGOTTEN_SECONDS)
+            self.delete_forgotten()
+
+    def delete_forgotten(self) -> None:
+        """Delete the files of parts that no worker has asked for in a day."""
+        delete_unasked(self.place, FORGOTTEN_SECONDS)
 
     def end(self, files: PartFiles) -> None:
         """Leave no process and no file of a part. An engine that is away ends it by itself: nobody asks for it."""
@@ -196,7 +225,7 @@ class EngineWorld:
     def __call__(self, part: PartOrder) -> PartOutcome:
         """Have a part trained, and collect what it made.
 
-        Raises as ``require_results``, Stale, Drained, and as ``progress``.
+        Raises as ``require_results``, EngineDiffers, EngineAway, Stale, Drained, and as ``progress``.
         """
         self.begin(part)
         begun = self.begun[part.key]
@@ -211,8 +240,11 @@ class EngineWorld:
             self.progress(0.0)
         self.collected.append(self.begun.pop(part.key).files)
         words, data = verdict
+        if DIFFERS in words:
+            raise EngineDiffers(words[DIFFERS])
         require_results(words)
-        walls = Enclosure.weakest([Enclosure.REPORTED, words["walls"]])
+        # Nothing that stood there was seen here; of less than a new root nothing is said.
+        walls = Enclosure.REPORTED if words["walls"] == Enclosure.NEW_ROOT else Enclosure.NONE
         return PartOutcome(words["facts"], data, words["score"], words["cpu"], words["seconds"], walls)
 
     def given_up(self) -> list[PartFiles]:

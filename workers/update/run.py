@@ -443,7 +443,8 @@ def _too_bad(claim: Deletions, current: Current, certified: Certified) -> bool:
 
 def _or_retrain(claim: Deletions, sealer: Sealer, why: Blocked) -> Result:
     """Return ``why``; or, where the policy falls back to a retrain and that helps, wait for the retrain."""
-    if not claim.policy.falls_back or why.reason not in RETRAIN_HELPS:
+    helps = why.reason in RETRAIN_HELPS and why.facts.get("cause") != Cause.ENGINE_DIFFERS
+    if not claim.policy.falls_back or not helps:
         return why
     facts = {name: value for name, value in why.facts.items() if name != "cause"}
     note = {"method": "retrain", "why": why.facts.get("cause", why.reason), **facts}

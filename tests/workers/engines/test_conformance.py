@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from expunge.service.access.api_keys import Scope
 from expunge.service.infra.tables import TrainedPart
+from expunge.service.requests import Reason, explain
 from expunge.workers.app import Worker
 from expunge.workers.runtime import drain, model, worlds
 from expunge.workers.runtime.engine import Engine
@@ -298,21 +300,26 @@ def test_what_another_wrote_for_a_verdict_is_not_believed(
     assert published(world, held) == never(world, monkeypatch)
 
 
-def test_a_machine_of_another_kind_is_refused(
+def test_a_machine_of_another_kind_is_refused_and_not_the_recipe(
     world: World, folder: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another release of a library would give other bits than the claim says."""
     lay_out(folder, recipe=recipe())
     world = world.configured(recipes=folder)
+    with monkeypatch.context() as local:
+        local.setattr(model, "engine_of", lambda *_: None)
+        held = world.live("rows", "retrain", name="held", fallback="retrain")
     here = Environment.of
 
     def another(*arguments: object, **named: object) -> Environment:
-        found = here(*arguments, **named)  # type: ignore[arg-type]
-        return Environment(found.machine, {**found.distributions, "torch": "1.0.0"})
+        worker = here(*arguments, **named)  # type: ignore[arg-type]
+        return Environment(worker.machine, {**worker.distributions, "torch": "1.0.0"})
 
     monkeypatch.setattr("expunge.workers.runtime.engine.Environment.of", another)
-    model_id = world.register("rows", "retrain")
-    world.work(model_id)
-    reason = world.model(model_id).reason or ""
-    assert "The engine's machine is not as the worker's: torch 1.0.0, now " in reason, reason
-    assert parts(engine) == []
+    request = world.delete(f"p{trained_on(world)[0]}", models=("held",))
+    world.work(held)
+    task = world.task(request)
+    assert (task.status, task.reason) == ("blocked", Reason.ENVIRONMENT_CHANGED), "a retraining would meet the same"
+    said = explain(task.reason, request, facts=task.facts, scopes=tuple(Scope))["title"]
+    assert said == "A machine of the cluster differs from its worker, which has torch 1.0.0: run its image there."
+    assert parts(engine) == [] and not programs(engine.place)
