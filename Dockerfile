@@ -11,7 +11,7 @@ RUN python -m venv /opt/expunge
 COPY requirements.lock requirements-dev.lock ./
 RUN /opt/expunge/bin/pip install --extra-index-url "${TORCH_INDEX}" -r requirements.lock \
         "$(grep '^obstore==' requirements-dev.lock)" "$(grep '^anyascii==' requirements-dev.lock)"
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY client client
 COPY connect connect
 COPY examples examples

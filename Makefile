@@ -8,6 +8,9 @@ TEMPORARY := $(shell [ -w /dev/shm ] && [ "$$(df -k --output=avail /dev/shm 2>/d
 # with bytecode, which the processes of the tests would otherwise compile again, each of them, some hundred times
 TESTS := $(if $(TEMPORARY),TMPDIR=$(TEMPORARY)) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
+# where each package lies; lint-imports finds them by it
+HOUSES := service:workers:migrations:client:connect:lab:engines/ray
+
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
@@ -37,15 +40,15 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	PYTHONPATH=client:connect:lab:engines/ray $(BIN)/lint-imports
+	PYTHONPATH=$(HOUSES) $(BIN)/lint-imports
 	$(BIN)/bandit -q -c pyproject.toml -r unlearning service workers migrations client/expunge_client connect/expunge_connect lab/expunge_lab engines/ray/expunge_ray
 
 # one room: its lint, all types and walls, its tests. make room ROOM=service/queue
 room: $(VENV)/.dev
 	@test -n "$(ROOM)" -a -d "tests/$(ROOM)" || { echo "Name a room that has tests: make room ROOM=service/queue"; exit 1; }
-	$(BIN)/ruff check $(ROOM) tests/$(ROOM)
+	$(BIN)/ruff check .
 	$(BIN)/mypy
-	PYTHONPATH=client:connect:lab:engines/ray $(BIN)/lint-imports
+	PYTHONPATH=$(HOUSES) $(BIN)/lint-imports
 	$(TESTS) -q -n $(JOBS) tests/$(ROOM)
 
 bench: $(VENV)/.dev
@@ -87,7 +90,7 @@ $(BIN)/python:
 		{ echo "Expunge needs Python 3.11 to 3.13; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.runtime: requirements.lock pyproject.toml client/pyproject.toml connect/pyproject.toml lab/pyproject.toml | $(BIN)/python
+$(VENV)/.runtime: requirements.lock pyproject.toml setup.py client/pyproject.toml connect/pyproject.toml lab/pyproject.toml | $(BIN)/python
 	@echo "Installing the locked dependencies into $(VENV) (the first time takes a minute or two)"
 	$(BIN)/python -m pip install -r requirements.lock
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e . -e client -e connect -e lab

@@ -17,12 +17,12 @@ from typing import Any
 from sqlalchemy import event, insert
 
 from benchmarks.many_people import cpu_of
-from expunge.service.infra.db import Database, now
-from expunge.service.infra.migrate import migrate
-from expunge.service.infra.pseudonyms import Pepper, new_id, subject_digest
-from expunge.service.infra.tables import Generation, Membership, Model
-from expunge.service.models.generations import open_generation
-from expunge.service.requests import Order, Windows, accept
+from expunge_service.infra.db import Database, now
+from expunge_service.infra.migrate import migrate
+from expunge_service.infra.pseudonyms import Pepper, new_id, subject_digest
+from expunge_service.infra.tables import Generation, Membership, Model
+from expunge_service.models.generations import open_generation
+from expunge_service.requests import Order, Windows, accept
 from tests.harness import servers
 
 MODELS, TIMES, PEOPLE = (1, 20, 270), 30, 100

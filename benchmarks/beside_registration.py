@@ -20,11 +20,11 @@ from typing import Any
 from benchmarks.crowd import CONVERGED, write_crowd
 from benchmarks.posting import Endpoint, post, serving
 from benchmarks.release import TENANT, live, worker
-from expunge.service.access import Scope, create_key
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import Model
-from expunge.service.models import register
-from expunge.workers.runtime.process import Process
+from expunge_service.access import Scope, create_key
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tables import Model
+from expunge_service.models import register
+from expunge_workers.runtime.process import Process
 from tests.harness import servers
 from tests.harness.process import ANY_DISTANCE
 from unlearning.accounting.policy import Policy
@@ -71,7 +71,7 @@ def api(folder: Path, url: str) -> Iterator[Endpoint]:
         key = create_key(session, process.storage.pepper, label="bench", scopes=[Scope.DELETIONS_WRITE]).secret
     process.storage.close()
     environment = {"EXPUNGE_HOME": str(folder / "home"), "EXPUNGE_DATABASE_URL": url, "EXPUNGE_RATE": "1000000"}
-    command, port = [sys.executable, "-m", "expunge.service.api.http.serve"], servers.free_port()
+    command, port = [sys.executable, "-m", "expunge_service.api.http.serve"], servers.free_port()
     with serving(command, port, environment, folder / "api.log"):
         yield Endpoint(port, "/v1/deletion-requests", key)
 

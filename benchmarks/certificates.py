@@ -17,12 +17,12 @@ from typing import Any
 from sqlalchemy import event, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit import Signer
-from expunge.service.certificates import issue_due
-from expunge.service.infra.db import Database
-from expunge.service.infra.migrate import migrate
-from expunge.service.infra.tables import Certificate, Task
-from expunge.workers.scheduler.run import extend_log
+from expunge_service.audit import Signer
+from expunge_service.certificates import issue_due
+from expunge_service.infra.db import Database
+from expunge_service.infra.migrate import migrate
+from expunge_service.infra.tables import Certificate, Task
+from expunge_workers.scheduler.run import extend_log
 from tests.faults.crowd import copy_recipes
 from tests.harness.servers import postgres
 from tests.workers.worlds import World, open_world, settings_of

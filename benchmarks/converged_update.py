@@ -26,8 +26,8 @@ from torch import Tensor
 
 from benchmarks.crowd import CONVERGED, called, cpu, one_thread
 from benchmarks.release import delete, live, worker
-from expunge.service.infra.tables import Model, Version
-from expunge.workers.runtime.process import Process
+from expunge_service.infra.tables import Model, Version
+from expunge_workers.runtime.process import Process
 from unlearning.bounds.minimiser import Minimiser
 from unlearning.model import convex
 from unlearning.model.problem import Problem

@@ -13,7 +13,7 @@ import pyarrow as pa
 import torch
 from pyarrow import parquet
 
-from expunge.workers.runtime.worlds import template
+from expunge_workers.runtime.worlds import template
 from unlearning.recipe import Recipe
 from unlearning.rows import call_recipe
 

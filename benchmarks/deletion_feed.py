@@ -18,15 +18,15 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from expunge.service.access import Scope, create_key
-from expunge.service.api.app import create_app
-from expunge.service.infra.db import Database
-from expunge.service.infra.migrate import migrate
-from expunge.service.infra.settings import Settings
 from expunge_client import Expunge
 from expunge_connect.drop.identifiers import hash_of
 from expunge_connect.drop.items import AnswerCode, Feed, answers, mark_checked, match, refresh, store
 from expunge_connect.drop.lists import identities, lists
+from expunge_service.access import Scope, create_key
+from expunge_service.api.app import create_app
+from expunge_service.infra.db import Database
+from expunge_service.infra.migrate import migrate
+from expunge_service.infra.settings import Settings
 
 ITEMS, PEOPLE, PLANTED = 1_000_000, 10_000_000, 100_000
 SECONDS = 600

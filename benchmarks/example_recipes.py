@@ -28,14 +28,14 @@ from typing import Any, TypeVar
 import torch
 
 from benchmarks.crowd import one_thread
-from expunge.service.infra.pseudonyms import Pepper
-from expunge.service.infra.settings import Settings, ensure_secrets
-from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.workers.check.checks import PartsInMemory
-from expunge.workers.runtime import recipes
-from expunge.workers.runtime.build import staying_aside
-from expunge.workers.runtime.model import OpenModel, forget_by_parts, open_model
-from expunge.workers.runtime.worlds import readers
+from expunge_service.infra.pseudonyms import Pepper
+from expunge_service.infra.settings import Settings, ensure_secrets
+from expunge_service.infra.tenants import DEFAULT_TENANT
+from expunge_workers.check.checks import PartsInMemory
+from expunge_workers.runtime import recipes
+from expunge_workers.runtime.build import staying_aside
+from expunge_workers.runtime.model import OpenModel, forget_by_parts, open_model
+from expunge_workers.runtime.worlds import readers
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.minimiser import Minimiser

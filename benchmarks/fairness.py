@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.crowd import write_crowd
 from benchmarks.latency import CLASSES, FEATURES, REST_SECONDS, wait
-from expunge.service.infra.db import Database
+from expunge_service.infra.db import Database
 from tests.harness import servers, stack
 from tests.harness.process import ANY_DISTANCE
 

@@ -23,19 +23,19 @@ from sqlalchemy import text
 
 from benchmarks.crowd import cpu
 from benchmarks.release import delete, live, worker
-from expunge.service.access import Scope
-from expunge.service.api.app import create_app
-from expunge.service.api.dependencies import Service
-from expunge.service.api.traffic import Traffic
-from expunge.service.api.views.metrics import render
-from expunge.service.api.views.requests import request_view, request_views
-from expunge.service.api.views.selection import MOST_COUNTED, ListFilter, count, newest, page_of
-from expunge.service.infra.db import Database, now
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.service.requests import Order, find_person
-from expunge.service.requests.intake import accept
-from expunge.workers.scheduler.run import open_scheduler
+from expunge_service.access import Scope
+from expunge_service.api.app import create_app
+from expunge_service.api.dependencies import Service
+from expunge_service.api.traffic import Traffic
+from expunge_service.api.views.metrics import render
+from expunge_service.api.views.requests import request_view, request_views
+from expunge_service.api.views.selection import MOST_COUNTED, ListFilter, count, newest, page_of
+from expunge_service.infra.db import Database, now
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tenants import DEFAULT_TENANT
+from expunge_service.requests import Order, find_person
+from expunge_service.requests.intake import accept
+from expunge_workers.scheduler.run import open_scheduler
 from tests.harness.databases import sqlite_template
 from tests.harness.history import DIGEST, ROWS, fill
 from tests.service.worlds import live_model

@@ -25,9 +25,9 @@ from sqlalchemy import func, select
 from benchmarks.crowd import write_crowd
 from benchmarks.process_tree import cpu_seconds
 from benchmarks.release import least_bytes, timed
-from expunge.service.infra.db import Database
-from expunge.service.infra.settings import Settings, ensure_secrets
-from expunge.service.infra.tables import Version
+from expunge_service.infra.db import Database
+from expunge_service.infra.settings import Settings, ensure_secrets
+from expunge_service.infra.tables import Version
 from tests.harness import servers, stack
 from tests.harness.process import ANY_DISTANCE
 
@@ -105,7 +105,7 @@ def process_rows() -> Iterator[Row]:
 def started_api(home: str) -> tuple[float, float, float, bool]:
     """Wall-clock and CPU seconds to the first answer, resident megabytes, and whether torch is loaded."""
     port = servers.free_port()
-    command = [sys.executable, "-m", "expunge.service.api.http.serve", "--port", str(port)]
+    command = [sys.executable, "-m", "expunge_service.api.http.serve", "--port", str(port)]
     environment = os.environ | {"EXPUNGE_HOME": home}
     start = time.perf_counter()
     with subprocess.Popen(command, env=environment, cwd=Path(__file__).parents[1], stderr=subprocess.PIPE) as process:

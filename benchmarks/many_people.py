@@ -26,14 +26,14 @@ from typing import Any
 from sqlalchemy import func, select, text
 
 from benchmarks.crowd import CONVERGED, called, cpu, one_thread, write_crowd
-from expunge.service.audit import Signer
-from expunge.service.certificates import verify
-from expunge.service.infra.db import Database
-from expunge.service.infra.files import Store
-from expunge.service.infra.migrate import migrate
-from expunge.service.infra.tables import Certificate, Version
-from expunge.workers.app import Worker
-from expunge.workers.scheduler.run import open_scheduler
+from expunge_service.audit import Signer
+from expunge_service.certificates import verify
+from expunge_service.infra.db import Database
+from expunge_service.infra.files import Store
+from expunge_service.infra.migrate import migrate
+from expunge_service.infra.tables import Certificate, Version
+from expunge_workers.app import Worker
+from expunge_workers.scheduler.run import open_scheduler
 from tests.harness import servers
 from tests.harness.residue import disguises, numbers, windows
 from tests.workers.worlds import World, open_world, settings_of

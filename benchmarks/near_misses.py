@@ -27,13 +27,13 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 from benchmarks.many_people import cpu_of
-from expunge.service.access import Scope, create_key
-from expunge.service.api.app import create_app
-from expunge.service.infra.pseudonyms import Pepper, subject_digest
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import Spelling
-from expunge.service.requests import Written
-from expunge.workers.storage.spellings import Spellings, write
+from expunge_service.access import Scope, create_key
+from expunge_service.api.app import create_app
+from expunge_service.infra.pseudonyms import Pepper, subject_digest
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tables import Spelling
+from expunge_service.requests import Written
+from expunge_workers.storage.spellings import Spellings, write
 from tests.harness import databases, servers, spoiled_ids
 from tests.service.worlds import live_model
 

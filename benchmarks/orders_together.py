@@ -15,11 +15,11 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from expunge.service.infra.db import Database
-from expunge.service.infra.migrate import migrate
-from expunge.service.infra.pseudonyms import Pepper
-from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.service.requests import Order, accept, accept_all
+from expunge_service.infra.db import Database
+from expunge_service.infra.migrate import migrate
+from expunge_service.infra.pseudonyms import Pepper
+from expunge_service.infra.tenants import DEFAULT_TENANT
+from expunge_service.requests import Order, accept, accept_all
 
 ORDERS, TIMES = 100, 9
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from expunge.service.audit import proofs
-from expunge.service.infra.db import Database
-from expunge.service.infra.migrate import migrate
+from expunge_service.audit import proofs
+from expunge_service.infra.db import Database
+from expunge_service.infra.migrate import migrate
 
 SHORT, LONG = 10_000, 1_000_000
 ASKED = 250 * 5

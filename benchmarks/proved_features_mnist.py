@@ -31,7 +31,7 @@ from torch.nn import functional as F
 
 import unlearning as ul
 from benchmarks.digits import digits
-from expunge.workers.guarantee.noise import perturbed
+from expunge_workers.guarantee.noise import perturbed
 from unlearning.accounting.budget import charge_of, limit_of, updates_left
 from unlearning.bounds.minimiser import Minimiser
 from unlearning.features import Scattering, Tangent

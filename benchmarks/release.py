@@ -21,20 +21,20 @@ import numpy as np
 import torch
 from sqlalchemy import event, func, select
 
-import expunge.workers.update.run
+import expunge_workers.update.run
 from benchmarks.crowd import cpu, one_thread, write_crowd
-from expunge.service.infra.db import Database, now
-from expunge.service.infra.files import Store
-from expunge.service.infra.migrate import migrate
-from expunge.service.infra.settings import Settings, ensure_secrets
-from expunge.service.infra.tables import Model, PhaseSeconds, Task
-from expunge.service.models import register
-from expunge.service.queue import Deletions, claim
-from expunge.service.requests import Order, accept
-from expunge.workers.app import Worker
-from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
-from expunge.workers.runtime.process import Process
-from expunge.workers.storage import checkpoint_format
+from expunge_service.infra.db import Database, now
+from expunge_service.infra.files import Store
+from expunge_service.infra.migrate import migrate
+from expunge_service.infra.settings import Settings, ensure_secrets
+from expunge_service.infra.tables import Model, PhaseSeconds, Task
+from expunge_service.models import register
+from expunge_service.queue import Deletions, claim
+from expunge_service.requests import Order, accept
+from expunge_workers.app import Worker
+from expunge_workers.runtime.heartbeat import HeartbeatSender, Stopwatch
+from expunge_workers.runtime.process import Process
+from expunge_workers.storage import checkpoint_format
 from tests.harness import servers
 from tests.harness.process import ANY_DISTANCE
 from unlearning.accounting.policy import Policy
@@ -233,7 +233,7 @@ def timed_update(process: Process, model_id: str) -> float:
     job = claim(process.storage.database, model_id, process.owner, process.limits.lease_seconds)
     if not isinstance(job, Deletions):
         raise RuntimeError("there was nothing to update")
-    expunge.workers.update.run.update(job, process.storage, process.settings, watch)
+    expunge_workers.update.run.update(job, process.storage, process.settings, watch)
     return time.perf_counter() - start
 
 

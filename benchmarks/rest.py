@@ -16,15 +16,15 @@ from unittest.mock import patch
 from sqlalchemy import False_, insert, update
 
 from benchmarks.release import live
-from expunge.service.api.app import create_app
-from expunge.service.api.dependencies import Service
-from expunge.service.api.traffic import Traffic
-from expunge.service.api.views.metrics import render
-from expunge.service.infra.db import Database
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import Consumer, Generation, Model, Record, Version
-from expunge.service.models import unconfirmed
-from expunge.workers.scheduler.run import carry_out, hold_lease, open_scheduler
+from expunge_service.api.app import create_app
+from expunge_service.api.dependencies import Service
+from expunge_service.api.traffic import Traffic
+from expunge_service.api.views.metrics import render
+from expunge_service.infra.db import Database
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tables import Consumer, Generation, Model, Record, Version
+from expunge_service.models import unconfirmed
+from expunge_workers.scheduler.run import carry_out, hold_lease, open_scheduler
 from tests.harness.databases import sqlite_template
 from tests.harness.store_reads import reads_a_second
 from tests.service.worlds import live_model
@@ -65,7 +65,7 @@ def scrape() -> Row:
             def of_spent(spent: int, delta: float) -> float:
                 return of_a_mu(mu_of(spent), delta)
 
-            with patch("expunge.service.api.views.models.epsilon_of", of_spent):
+            with patch("expunge_service.api.views.models.epsilon_of", of_spent):
                 return cpu(lambda: render(database, settings, Traffic(), differs=False))
 
         of_all(epsilon_at)  # warms SQLAlchemy up

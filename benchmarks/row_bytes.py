@@ -17,9 +17,9 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Engine, Table, create_engine, insert, text
 
-from expunge.service.infra.tables import Membership, StoredVector
-from expunge.workers.storage.encryption import NONCE_BYTES, TAG_BYTES
-from expunge.workers.storage.key_store import HolderKey
+from expunge_service.infra.tables import Membership, StoredVector
+from expunge_workers.storage.encryption import NONCE_BYTES, TAG_BYTES
+from expunge_workers.storage.key_store import HolderKey
 from tests.harness import servers
 
 COUNT = 100_000

@@ -22,8 +22,8 @@ import numpy as np
 
 from benchmarks.crowd import CONVERGED, cpu, one_thread
 from benchmarks.release import RECOLLECTION, TENANT, delete, live, worker
-from expunge.service.requests import Order, accept
-from expunge.workers.runtime.process import Process
+from expunge_service.requests import Order, accept
+from expunge_workers.runtime.process import Process
 
 RESULTS = Path(__file__).parent / "results"
 STEPS, BATCH = 64, 64

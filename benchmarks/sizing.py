@@ -24,11 +24,11 @@ from sqlalchemy import func, select, text
 
 from benchmarks.certificates import issue
 from benchmarks.many_people import cpu_of
-from expunge.service.infra.db import Database
-from expunge.service.infra.migrate import migrate
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import Membership, Model, Task
-from expunge.service.requests import NO_WINDOWS, Named, Order, accept, reach
+from expunge_service.infra.db import Database
+from expunge_service.infra.migrate import migrate
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.tables import Membership, Model, Task
+from expunge_service.requests import NO_WINDOWS, Named, Order, accept, reach
 from tests.faults.crowd import copy_recipes
 from tests.harness.servers import Postgres, postgres
 from tests.workers.worlds import TENANT, World, open_world, settings_of

@@ -22,7 +22,7 @@ YEAR = 365 * DAY
 NEVER = 100 * YEAR
 DEADLINES = (15, 30, 45, None)
 PLANNED = 30 * DAY
-"""within which a request is carried out that has no deadline (``service/requests/deadlines.py``)"""
+"""within which a request is carried out that has no deadline (``service/expunge_service/requests/deadlines.py``)"""
 SEEDS = range(5)
 LATE_DECISIONS = 1 / 3
 FAILING, OUTAGES, OUTAGE = 0.3, 3, 3 * DAY

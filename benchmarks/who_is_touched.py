@@ -16,10 +16,10 @@ from typing import Any
 from sqlalchemy import Connection, event, text
 from sqlalchemy.orm import Session
 
-from expunge.service.infra.db import Database
-from expunge.service.infra.migrate import migrate
-from expunge.service.infra.pseudonyms import Pepper, subject_digest
-from expunge.service.requests.near_misses import Searched, known_exactly
+from expunge_service.infra.db import Database
+from expunge_service.infra.migrate import migrate
+from expunge_service.infra.pseudonyms import Pepper, subject_digest
+from expunge_service.requests.near_misses import Searched, known_exactly
 from tests.harness.servers import postgres
 
 PEPPER = Pepper.of(b"benchmark" * 4)

@@ -16,8 +16,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.crowd import cpu
-from expunge.workers.runtime import recipes
-from expunge.workers.runtime.worlds import PartOrder, make_world, template
+from expunge_workers.runtime import recipes
+from expunge_workers.runtime.worlds import PartOrder, make_world, template
 
 TIMES = 10
 WRITE = """

@@ -62,8 +62,8 @@ def _command(name: str, command: Any) -> Iterator[str]:
 
 def description() -> dict[str, Any]:
     """What /openapi.json would answer; no server is started and nothing is kept."""
-    from expunge.service.api.app import create_app  # noqa: PLC0415 (only this page needs it)
-    from expunge.service.infra.settings import Settings  # noqa: PLC0415
+    from expunge_service.api.app import create_app  # noqa: PLC0415 (only this page needs it)
+    from expunge_service.infra.settings import Settings  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as home:
         described: dict[str, Any] = create_app(Settings(home=Path(home))).openapi()

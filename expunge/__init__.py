@@ -1,6 +1,3 @@
-"""Online deletion requests for trained models: one name for the packages ``service``, ``workers`` and ``migrations``.
-
-Their folders lie beside this one, and the links here give them a name that no folder of a user takes away.
-"""
+"""Online deletion requests for trained models: the version of its packages."""
 
 __version__ = "0.3.0.dev0"

@@ -20,7 +20,7 @@ Augment: TypeAlias = Callable[[Tensor, Draw], Tensor]
 """(inputs (n, ...), draw) -> inputs (n, ...); it treats every sample by itself, and draws no other random numbers"""
 
 COUNTS_WHERE_SET: Mapping[str, bool] = {"counts_where_set": True}
-"""of a setting that came later: left alone, it leaves a recipe what it was (workers/runtime/recipes)"""
+"""of a setting that came later: left alone, it leaves a recipe what it was (runtime/recipes of the workers)"""
 
 
 def _positive(value: float) -> bool:

@@ -14,10 +14,10 @@ import uvicorn
 from fastapi import FastAPI
 from typer.testing import CliRunner
 
-from expunge.service.access.api_keys import Scope, create_key
-from expunge.service.api.app import create_app
 from expunge_client import Expunge
 from expunge_client.cli.main import app
+from expunge_service.access.api_keys import Scope, create_key
+from expunge_service.api.app import create_app
 from tests.harness import databases
 from tests.workers.conftest import no_wait_for_the_bucket, settings, sqlite_template, world
 from tests.workers.worlds import TENANT, World

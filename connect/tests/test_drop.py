@@ -15,9 +15,6 @@ import pytest
 from typer.testing import CliRunner
 
 from connect.tests.conftest import key_for
-from expunge.service.access.api_keys import Scope
-from expunge.service.infra.tables import DeletionRequest, Version
-from expunge.service.requests.legal_holds import place_hold
 from expunge_client import Expunge
 from expunge_client.cli.main import app
 from expunge_connect.drop import admission, items
@@ -34,6 +31,9 @@ from expunge_connect.drop.items import (
     store,
 )
 from expunge_connect.drop.lists import ListEntry
+from expunge_service.access.api_keys import Scope
+from expunge_service.infra.tables import DeletionRequest, Version
+from expunge_service.requests.legal_holds import place_hold
 from tests.workers.worlds import TENANT, World
 
 Drop = Callable[..., dict[str, Any]]
@@ -252,8 +252,8 @@ def retrain(world: World, url: str, model_id: str) -> None:
 
 def members(world: World, model_id: str) -> set[str]:
     """Who is in the served generation, of the people p0 to p11."""
-    from expunge.service.infra.pseudonyms import subject_digest  # noqa: PLC0415
-    from expunge.service.infra.tables import Membership  # noqa: PLC0415
+    from expunge_service.infra.pseudonyms import subject_digest  # noqa: PLC0415
+    from expunge_service.infra.tables import Membership  # noqa: PLC0415
 
     generation = world.generation(model_id).id
     digests = {row.subject_digest for row in world.rows_of(Membership) if row.generation_id == generation}

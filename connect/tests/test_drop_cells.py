@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from connect.tests.test_drop import SOURCE, answered, write_list
-from expunge.service.infra.tables import DeletionRequest
 from expunge_client.cli.main import app
 from expunge_connect.drop.cells import _AMERICAN, AMERICAN, Malformed, parsed_phone, read
 from expunge_connect.drop.identifiers import hash_of
 from expunge_connect.drop.lists import ListEntry, identities
+from expunge_service.infra.tables import DeletionRequest
 from tests.workers.worlds import World
 
 Drop = Callable[..., dict[str, Any]]

@@ -25,13 +25,13 @@ from sqlalchemy import delete, func, select, update
 
 from connect.tests.conftest import key_for, serving
 from connect.tests.opendsr_client import Controller
-from expunge.service.infra.tables import DeletionRequest, IdempotencyKey, SuppressionEntry, Task
 from expunge_client import Expunge
 from expunge_connect.opendsr.app import create_app
 from expunge_connect.opendsr.callbacks import _public, keep_calling_back, send_due
 from expunge_connect.opendsr.orders import read
 from expunge_connect.opendsr.processor import Processor, Unusable
 from expunge_connect.opendsr.requests import Intake, announce, receive
+from expunge_service.infra.tables import DeletionRequest, IdempotencyKey, SuppressionEntry, Task
 from tests.harness.certificates import self_signed
 from tests.workers.worlds import World
 

@@ -21,16 +21,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from expunge.service.infra.settings import Settings, SettingsError
-from expunge.service.infra.time import duration
-from expunge.workers.runtime.device import device_of
-from expunge.workers.runtime.failures import refusal_of
 from expunge_lab.attack.canaries import Cast, with_canaries
 from expunge_lab.attack.rehearsal import prepare
 from expunge_lab.attack.trials import AttackRow, TrialPlan, Trials, seconds_of
 from expunge_lab.experiment.lower_bound import ALPHA, LARGEST_MU
 from expunge_lab.in_process import open_model
 from expunge_lab.recipe import load_recipe, place_of
+from expunge_service.infra.settings import Settings, SettingsError
+from expunge_service.infra.time import duration
+from expunge_workers.runtime.device import device_of
+from expunge_workers.runtime.failures import refusal_of
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.methods import NAMES
 from unlearning.types import RecipeError, Refused

@@ -6,10 +6,10 @@ import json
 
 import typer
 
-from expunge.service.cli.errors import told
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tenants import recipes_of
 from expunge_client.cli.client import connect
+from expunge_service.cli.errors import told
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tenants import recipes_of
 
 commands = typer.Typer(no_args_is_help=True, help="Measure methods on a recipe, and attack claims: evaluate, attack.")
 FORWARDED = {"allow_extra_args": True, "ignore_unknown_options": True}

@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from expunge.service.infra.limits import LIMITS
-from expunge.service.infra.time import duration
-from expunge.workers.runtime.device import device_of
-from expunge.workers.runtime.failures import refusal_of
 from expunge_lab.advice.alarm import alarmed
 from expunge_lab.advice.choice import Demand, Offer, break_even, closing, trainings_a_year
 from expunge_lab.advice.measure import Findings, OutOfTime
 from expunge_lab.advice.with_rows import RowsScene, measure_with_rows
+from expunge_service.infra.limits import LIMITS
+from expunge_service.infra.time import duration
+from expunge_workers.runtime.device import device_of
+from expunge_workers.runtime.failures import refusal_of
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.methods import NAMES

@@ -22,11 +22,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from torch import Tensor
 
-from expunge.service.infra.settings import Settings, SettingsError
-from expunge.service.queue import ForgottenCount
-from expunge.workers.guarantee.terms import Terms, guarantee_of, sigma_of
-from expunge.workers.runtime.device import device_of
-from expunge.workers.runtime.model import method_of, with_options
 from expunge_lab import plots, report
 from expunge_lab.experiment.comparators import kinds
 from expunge_lab.experiment.metrics import CertifiedWeights, Instruments, Plan, Row
@@ -34,6 +29,11 @@ from expunge_lab.experiment.run import evaluate, stream
 from expunge_lab.figures import show_table
 from expunge_lab.in_process import certify, opened, refine
 from expunge_lab.recipe import load_recipe, place_of
+from expunge_service.infra.settings import Settings, SettingsError
+from expunge_service.queue import ForgottenCount
+from expunge_workers.guarantee.terms import Terms, guarantee_of, sigma_of
+from expunge_workers.runtime.device import device_of
+from expunge_workers.runtime.model import method_of, with_options
 from unlearning.accounting.certificate import Guarantee, Reference
 from unlearning.accounting.policy import Policy, PolicyError
 from unlearning.methods import NAMES

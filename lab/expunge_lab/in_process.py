@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import torch
 
-from expunge.service.queue import ForgottenCount
-from expunge.workers.guarantee.certify import BOUND, Certified, require_certified
-from expunge.workers.guarantee.certify import certify as certify_bounded
-from expunge.workers.guarantee.terms import Terms
-from expunge.workers.runtime.model import OpenModel, method_of
+from expunge_service.queue import ForgottenCount
+from expunge_workers.guarantee.certify import BOUND, Certified, require_certified
+from expunge_workers.guarantee.certify import certify as certify_bounded
+from expunge_workers.guarantee.terms import Terms
+from expunge_workers.runtime.model import OpenModel, method_of
 from unlearning.accounting.policy import Policy
 from unlearning.model.method import Method
 from unlearning.model.problem import Problem

@@ -10,9 +10,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from expunge.workers.check.checks import check as findings_of
 from expunge_lab.costs import Measured, measured
 from expunge_lab.recipe import place_of
+from expunge_workers.check.checks import check as findings_of
 
 Row = Sequence[str]
 

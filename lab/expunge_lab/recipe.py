@@ -9,15 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from expunge.service.infra.pseudonyms import Pepper
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.workers.guarantee.terms import require_computed_without_recipe
-from expunge.workers.runtime import recipes
-from expunge.workers.runtime.failures import refusal_of
-from expunge.workers.runtime.model_tasks import affine_for_judge, require_given_by_rows
-from expunge.workers.runtime.rows_recipe import databases_of, paths_of, root_of, salt_of
 from expunge_lab.attack.may_be_drawn import asks_to_leave
+from expunge_service.infra.pseudonyms import Pepper
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tenants import DEFAULT_TENANT
+from expunge_workers.guarantee.terms import require_computed_without_recipe
+from expunge_workers.runtime import recipes
+from expunge_workers.runtime.failures import refusal_of
+from expunge_workers.runtime.model_tasks import affine_for_judge, require_given_by_rows
+from expunge_workers.runtime.rows_recipe import databases_of, paths_of, root_of, salt_of
 from unlearning.accounting.certificate import Guarantee
 from unlearning.methods.rewind import Rewind
 from unlearning.model.problem import Problem

@@ -19,14 +19,14 @@ import pytest
 import torch
 
 import unlearning as ul
-from expunge.service.queue import ForgottenCount
-from expunge.workers.check import __main__
-from expunge.workers.guarantee.terms import Terms, guarantee_of, reference_of, terms_of
 from expunge_lab import costs
 from expunge_lab.advice.alarm import alarmed
 from expunge_lab.advice.growth import scaled
 from expunge_lab.advice.measure import STEPS, OutOfTime, Scene, _middle, measure
 from expunge_lab.in_process import certify, establish, generator, open_model, refine
+from expunge_service.queue import ForgottenCount
+from expunge_workers.check import __main__
+from expunge_workers.guarantee.terms import Terms, guarantee_of, reference_of, terms_of
 from lab.tests.advice_recipes import FOUR, enlarged
 from unlearning.accounting.policy import Policy
 from unlearning.methods import NAMES

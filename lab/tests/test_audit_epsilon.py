@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from expunge.workers.guarantee import certify, noise
 from expunge_client.cli.main import app
 from expunge_lab.audit_epsilon import EXCEEDED, NOTHING, main
 from expunge_lab.experiment.lower_bound import Noise, detectable_by_guesses, detectable_by_noise, from_noise, least_mu
 from expunge_lab.experiment.two_worlds import attack, side_by_side
+from expunge_workers.guarantee import certify, noise
 from unlearning.accounting import budget, certificate, composition, policy
 from unlearning.model import convex
 

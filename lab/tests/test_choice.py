@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from expunge.service.infra.time import duration
 from expunge_lab.advice.choice import Demand, Offer, break_even, choose, closing, monthly, trainings_a_year
+from expunge_service.infra.time import duration
 from unlearning.accounting.certificate import Guarantee
 
 EXACT, PROVED, NONE = Guarantee.EXACT, Guarantee.PROVED, Guarantee.NONE

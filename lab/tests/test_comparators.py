@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from expunge.workers.runtime.model import with_options
 from expunge_lab.experiment import comparators
 from expunge_lab.experiment.comparators import kinds
 from expunge_lab.experiment.comparators.deltagrad import DeltaGrad
@@ -18,6 +17,7 @@ from expunge_lab.experiment.comparators.fisher import Fisher, information
 from expunge_lab.experiment.comparators.l1_sparse import L1Sparse
 from expunge_lab.experiment.comparators.neggrad_plus import NegGradPlus
 from expunge_lab.experiment.comparators.scrub import Scrub, disagreement_slope
+from expunge_workers.runtime.model import with_options
 from unlearning import Problem, Recipe, Samples, Training
 from unlearning.methods import NAMES
 from unlearning.model.training import train

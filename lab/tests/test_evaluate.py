@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from expunge.service.infra.settings import Settings
 from expunge_lab.evaluate import main, support_vectors
 from expunge_lab.recipe import load_recipe
+from expunge_service.infra.settings import Settings
 from tests.workers.rows.data import write_csv
 
 ROOT = Path(__file__).parents[2]

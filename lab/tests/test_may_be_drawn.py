@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.infra.settings import SettingsError
-from expunge.service.infra.tables import DeletionRequest
-from expunge.service.requests import cancellation, intake
 from expunge_lab import audit_epsilon, evaluate
 from expunge_lab.recipe import load_recipe
+from expunge_service.infra.settings import SettingsError
+from expunge_service.infra.tables import DeletionRequest
+from expunge_service.requests import cancellation, intake
 from tests.workers.worlds import RECIPES, TENANT, World
 from unlearning.recipe import Recipe
 from unlearning.types import Refused

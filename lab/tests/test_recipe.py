@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from expunge.service.infra.settings import Settings
-from expunge.workers.check import __main__
-from expunge.workers.runtime.worlds import template
 from expunge_lab import advise, audit_epsilon, evaluate
 from expunge_lab.costs import measured as costs_of
 from expunge_lab.recipe import load_recipe
+from expunge_service.infra.settings import Settings
+from expunge_workers.check import __main__
+from expunge_workers.runtime.worlds import template
 from tests.workers.rows.data import APART, EVERYBODY, lay_out, rows_of
 from tests.workers.rows.test_judge import PLAIN as HEAD
 from tests.workers.rows.test_methods import NETWORK

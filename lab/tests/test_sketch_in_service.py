@@ -10,9 +10,9 @@ import torch
 from sklearn.datasets import load_digits
 from sqlalchemy import select
 
-from expunge.service.infra.tables import StoredVector
-from expunge.workers.storage import private_state
 from expunge_lab.methods.recollection_sketch import RecollectionSketch
+from expunge_service.infra.tables import StoredVector
+from expunge_workers.storage import private_state
 from tests.workers.rows.data import write_csv
 from tests.workers.worlds import World, database_text
 from unlearning.types import Need

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import row_bytes
-from expunge.service.infra.tables import Membership
+from expunge_service.infra.tables import Membership
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 

@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import select
 
 from benchmarks.release import delete, live, worker
-from expunge.service.infra.tables import Version
+from expunge_service.infra.tables import Version
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 ELSEWHERE = {"gpu", "not_built"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from expunge.service.infra.tables import Heartbeat
+from expunge_service.infra.tables import Heartbeat
 from tests.harness.stack import running
 from tests.workers.rows.data import lay_out
 from tests.workers.rows.test_judge import PLAIN as HEAD

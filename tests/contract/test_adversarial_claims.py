@@ -19,11 +19,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from expunge.service.queue import ForgottenCount
-from expunge.workers.guarantee.certify import BOUND, Certified, certify, require_certified
-from expunge.workers.guarantee.terms import guarantee_of, guarantee_without_judge, reference_of, terms_of
-from expunge.workers.runtime.model import OpenModel, method_of
-from expunge.workers.runtime.model_tasks import FEATURES, START, TARGETS, carry_out, linear_recipe
+from expunge_service.queue import ForgottenCount
+from expunge_workers.guarantee.certify import BOUND, Certified, certify, require_certified
+from expunge_workers.guarantee.terms import guarantee_of, guarantee_without_judge, reference_of, terms_of
+from expunge_workers.runtime.model import OpenModel, method_of
+from expunge_workers.runtime.model_tasks import FEATURES, START, TARGETS, carry_out, linear_recipe
 from tests.contract import retraining
 from tests.contract.drawn import TRAPS, Drawn, draw
 from unlearning.accounting.certificate import Guarantee

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.source import path_of
 from tests.service.certificates.test_verifiers import statement_of
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +71,7 @@ ENTRY = "[expunge.methods]\nstranger = stranger:Stranger\nretrain = stranger:Str
 ASKED = """
 import json, sys
 from pathlib import Path
-from expunge.service.infra.tables import Generation
+from expunge_service.infra.tables import Generation
 from tests.harness.stack import running
 from tests.releases.folder import certified
 from unlearning.methods import load
@@ -116,7 +117,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def python(copy: Path, *arguments: str, beside: str = "lab") -> str:
     """Run Python in the copy; return what it printed."""
-    environment = {**os.environ, "PYTHONPATH": f"{copy}:{copy / beside}", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{path_of(copy)}:{copy / beside}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True, check=False
     )
@@ -143,7 +144,7 @@ def test_a_method_in_one_file_passes_the_contract_suite(copy: Path) -> None:
 def test_a_method_in_one_file_is_measured_by_check(copy: Path) -> None:
     recipe = ROOT / "tests" / "workers" / "recipes" / "convex.py"
     arguments = (str(recipe), "--measure", "--methods", "toy", "--seconds", "60", "--device", "cpu", "--json")
-    (row,) = json.loads(python(copy, "-m", "expunge.workers.check", *arguments))["measured"]["methods"]
+    (row,) = json.loads(python(copy, "-m", "expunge_workers.check", *arguments))["measured"]["methods"]
     assert (row["method"], row["guarantee"], row["refused"]) == ("toy", "proved", None)
     assert row["update"] > 0.0 and row["state_bytes"] > 0
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.audit.signed_note import Signer
-from expunge.service.cli.checks import examine
-from expunge.service.infra.pseudonyms import Pepper
-from expunge.service.infra.settings import SECRETS, Settings, ensure_secrets
-from expunge.workers.runtime import recipes
-from expunge.workers.storage.encryption import Sealer
+from expunge_service.audit.signed_note import Signer
+from expunge_service.cli.checks import examine
+from expunge_service.infra.pseudonyms import Pepper
+from expunge_service.infra.settings import SECRETS, Settings, ensure_secrets
+from expunge_workers.runtime import recipes
+from expunge_workers.storage.encryption import Sealer
 from unlearning.types import Refused
 
 ROOT = Path(__file__).parents[2]

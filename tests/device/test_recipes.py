@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import torch
 
-from expunge.workers import doctor
-from expunge.workers.runtime.device import described
-from expunge.workers.storage.manifest import replayable, surroundings
 from expunge_lab.experiment.comparators.newton_step import infinitesimal_jackknife, newton_step
+from expunge_workers import doctor
+from expunge_workers.runtime.device import described
+from expunge_workers.storage.manifest import replayable, surroundings
 from tests.contract.cases import network, softmax
 from unlearning.model.global_state import torch_draws_from
 from unlearning.model.problem import Problem, build

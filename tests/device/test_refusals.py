@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from expunge.workers.runtime import device
-from expunge.workers.runtime.failures import lacks_memory, may_pass
+from expunge_workers.runtime import device
+from expunge_workers.runtime.failures import lacks_memory, may_pass
 
 HERE = torch.device("pretend")
 INDEX = torch.tensor([1, 0])

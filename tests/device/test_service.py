@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.infra.settings import Settings, ensure_secrets
-from expunge.service.infra.tables import Model
-from expunge.service.requests import Reason
+from expunge_service.infra.settings import Settings, ensure_secrets
+from expunge_service.infra.tables import Model
+from expunge_service.requests import Reason
 from tests.harness.draws import fix_draw
 from tests.harness.stack import running
 from tests.workers.worlds import RECIPES, World, open_world

@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from expunge.service.access.api_keys import Scope
+from expunge_service.access.api_keys import Scope
 from tests.docs.commands import ROOT
 from tests.harness.furnished import furnish
 from tests.harness.stack import Stack, running

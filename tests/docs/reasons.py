@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from expunge.service.requests.reasons import OPTIONAL, SLOTS, Reason, WayOut
+from expunge_service.requests.reasons import OPTIONAL, SLOTS, Reason, WayOut
 
 PAGE = Path(__file__).parents[2] / "docs" / "reasons.md"
 _HEAD = """\
@@ -46,7 +46,7 @@ nothing is left to do. Whatever the reason, the request keeps its deadline until
 A retry is refused (409 `retry_cannot_help`) where it cannot help, and the answer has the `actions` that do. A model
 that is blocked, refused or being prepared shows its `actions` too.
 
-This page is made from `service/requests/reasons.py` by `python -m tests.docs.reasons`.
+This page is made from `service/expunge_service/requests/reasons.py` by `python -m tests.docs.reasons`.
 """
 _WAITS = """
 ## It waits

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from expunge.service.access.api_keys import Scope
+from expunge_service.access.api_keys import Scope
 from tests.docs.commands import ROOT
 from tests.harness.browser import ENTER, Browser, chromium
 from tests.harness.furnished import PRESSED, furnish, show

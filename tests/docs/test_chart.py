@@ -20,9 +20,9 @@ import yaml
 from typer.testing import CliRunner
 
 import expunge
-from expunge.service.cli.commands import doctor
 from expunge_client.cli.main import app
 from expunge_connect.opendsr.commands import commands
+from expunge_service.cli.commands import doctor
 from tests.harness import helm
 
 ROOT = Path(__file__).parents[2]
@@ -136,7 +136,7 @@ def test_the_scaler_asks_for_metrics_that_there_are() -> None:
     text = (CHART / "templates" / "worker.yaml").read_text()
     asked = set(re.findall(r"\((expunge_\w+)\)", text))
     assert len(asked) == 2
-    source = (ROOT / "service" / "api" / "views" / "metrics.py").read_text()
+    source = (ROOT / "service" / "expunge_service" / "api" / "views" / "metrics.py").read_text()
     assert all(f'"{name}"' in source for name in asked)
 
 

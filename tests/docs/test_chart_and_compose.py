@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from expunge.service.infra.settings import API_SECRETS, Settings
-from expunge.workers.main import NEEDED
+from expunge_service.infra.settings import API_SECRETS, Settings
+from expunge_workers.main import NEEDED
 from tests.docs.test_chart import EVERYTHING, PRODUCTION, given, named, needs_helm, over, pods, rendered
 from tests.harness import helm
 

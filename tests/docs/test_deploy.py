@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from expunge.service.api.http.serve import config
-from expunge.service.infra.settings import Settings
+from expunge_service.api.http.serve import config
+from expunge_service.infra.settings import Settings
 from tests.harness.certificates import self_signed
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,9 @@ COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 
 @cache
 def sources() -> dict[Path, str]:
-    return {path: path.read_text() for path in sorted(DEPLOY.rglob("*")) if path.is_file() and not path.is_symlink()}
+    """Return the text of each file but the chart's copies of the dashboards."""
+    paths = sorted(path for path in DEPLOY.rglob("*") if path.is_file() and path.parent.name != "files")
+    return {path: path.read_text() for path in paths}
 
 
 def test_every_variable_is_a_setting_and_every_port_the_default_one() -> None:

@@ -17,10 +17,10 @@ import pytest
 import redis
 import yaml
 
-from expunge.service.cli.checks import _broker
-from expunge.service.infra.broker.notify import QUEUE, consumer, notify_one, publisher
-from expunge.service.infra.settings import API_SECRETS, Settings
-from expunge.workers.main import NEEDED
+from expunge_service.cli.checks import _broker
+from expunge_service.infra.broker.notify import QUEUE, consumer, notify_one, publisher
+from expunge_service.infra.settings import API_SECRETS, Settings
+from expunge_workers.main import NEEDED
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
@@ -202,7 +202,7 @@ def test_ports_are_published_on_this_host_alone(services: dict[str, Any]) -> Non
 
 def test_the_image_copies_every_package_and_runs_as_a_number() -> None:
     text = (ROOT / "Dockerfile").read_text()
-    packages = {"connect", "expunge", "unlearning", "service", "workers", "migrations"}
+    packages = {"connect", "expunge", "unlearning", "service", "workers", "migrations", "examples"}
     assert packages <= set(re.findall(r"^COPY (\w+) \1$", text, re.MULTILINE))
     assert re.search(r"^USER [1-9]\d*$", text, re.MULTILINE)
 
@@ -368,7 +368,7 @@ def test_the_images_install_steps_work_in_a_clean_environment_without_root() -> 
         }
         run(f"{target}/expunge/bin/expunge migrate", place, environment | ours, who)
         run(
-            f"{target}/expunge/bin/python -c 'import expunge.workers.update.run, expunge.service.api.app'",
+            f"{target}/expunge/bin/python -c 'import expunge_workers.update.run, expunge_service.api.app'",
             place,
             environment | ours,
             who,

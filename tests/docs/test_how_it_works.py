@@ -23,5 +23,5 @@ def test_a_request_is_followed_in_at_most_twelve_stops() -> None:
 def test_the_rooms_on_the_page_are_those_of_the_folders() -> None:
     for package in ("service", "workers"):
         (row,) = re.findall(rf"^\| `{package}/` \| (.*) \|$", PAGE, re.M)
-        folders = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+        folders = {path.parent.name for path in (ROOT / package / f"expunge_{package}").glob("*/__init__.py")}
         assert folders <= set(re.findall(r"`(\w+)`", row))

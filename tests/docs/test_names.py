@@ -10,10 +10,11 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
-from expunge.service.api.app import create_app
-from expunge.service.infra.settings import Settings
-from expunge.service.requests.webhooks import WebhookEvent
+from expunge_service.api.app import create_app
+from expunge_service.infra.settings import Settings
+from expunge_service.requests.webhooks import WebhookEvent
 from tests.docs.commands import PAGES, ROOT
+from tests.harness.source import HOUSES
 
 
 def classes(package: str) -> list[tuple[str, str]]:
@@ -57,7 +58,7 @@ def other_names(source: str, ours: Callable[[str], bool]) -> list[str]:
 
 def is_module_of_ours(name: str) -> bool:
     path = name.replace(".", "/")
-    roots = (ROOT, ROOT / "client", ROOT / "connect", ROOT / "lab", ROOT / "engines/ray")
+    roots = [ROOT / house for house in HOUSES]
     return any((root / path).is_dir() or (root / f"{path}.py").is_file() for root in roots)
 
 
@@ -82,10 +83,10 @@ def test_a_module_bears_its_own_name_wherever_it_is_imported() -> None:
 
 
 def test_another_name_for_a_module_is_found() -> None:
-    assert other_names("from expunge.service.audit import merkle as tree", is_module_of_ours) == [
-        "expunge.service.audit.merkle as tree"
+    assert other_names("from expunge_service.audit import merkle as tree", is_module_of_ours) == [
+        "expunge_service.audit.merkle as tree"
     ]
-    allowed = "import unlearning as ul\nimport numpy as np\nfrom expunge.service.audit import record as note"
+    allowed = "import unlearning as ul\nimport numpy as np\nfrom expunge_service.audit import record as note"
     assert other_names(allowed, is_module_of_ours) == []
 
 

@@ -12,9 +12,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import unlearning as ul
 
-from expunge.workers.check.checks import check
+import unlearning as ul
+from expunge_workers.check.checks import check
 from unlearning.rows import call_recipe
 
 ROOT = Path(__file__).parents[2]

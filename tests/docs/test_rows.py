@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import unlearning as ul
-from expunge.workers.check.checks import check
+from expunge_workers.check.checks import check
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rows.md").read_text()
 

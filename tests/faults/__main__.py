@@ -23,6 +23,7 @@ from rich.console import Console
 from tests.faults import soak
 from tests.faults.report import last_seconds, parts, rich_table, write_into
 from tests.faults.result import Result
+from tests.harness.source import SOURCE_PATH
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -119,9 +120,7 @@ def alone(name: str, seed: int, scale: float) -> Result | None:
     with tempfile.TemporaryDirectory(prefix="expunge-drill-") as folder:
         target = Path(folder) / "result.json"
         command = [sys.executable, "-c", RUN, name, str(seed), str(scale), str(target)]
-        done = subprocess.run(
-            command, cwd=ROOT, env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}, check=False
-        )
+        done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": SOURCE_PATH}, check=False)
         if done.returncode != 0 or not target.exists():
             return None
         result = Result.from_json(json.loads(target.read_text()))

@@ -19,18 +19,18 @@ import torch
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
-from expunge.service.access.api_keys import Scope, create_key
-from expunge.service.api.app import create_app
-from expunge.service.audit import verification
-from expunge.service.audit.signed_note import NotAuthentic, Signer
-from expunge.service.infra.db import Database
-from expunge.service.infra.files import Damaged
-from expunge.service.infra.tables import StoredVector, Task, TreeHead
-from expunge.workers.scheduler.run import open_scheduler
-from expunge.workers.storage import private_state
-from expunge.workers.storage.checkpoint_format import Malformed
-from expunge.workers.storage.encryption import NONCE_BYTES
-from expunge.workers.storage.key_store import SHARE_BYTES, HolderKey
+from expunge_service.access.api_keys import Scope, create_key
+from expunge_service.api.app import create_app
+from expunge_service.audit import verification
+from expunge_service.audit.signed_note import NotAuthentic, Signer
+from expunge_service.infra.db import Database
+from expunge_service.infra.files import Damaged
+from expunge_service.infra.tables import StoredVector, Task, TreeHead
+from expunge_workers.scheduler.run import open_scheduler
+from expunge_workers.storage import private_state
+from expunge_workers.storage.checkpoint_format import Malformed
+from expunge_workers.storage.encryption import NONCE_BYTES
+from expunge_workers.storage.key_store import SHARE_BYTES, HolderKey
 from tests.faults.judge import exported
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template

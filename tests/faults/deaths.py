@@ -13,17 +13,17 @@ from typing import Any
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from expunge.service.api.app import create_app
-from expunge.service.infra.db import Database
-from expunge.service.infra.settings import session_key
-from expunge.service.infra.tables import Heartbeat, Lease, TrainedPart, WebhookDelivery
-from expunge.service.models.retrain_plan import retrain_lease
-from expunge.service.requests.webhooks import WebhookEvent, add_endpoint, announce
-from expunge.workers.scheduler.run import open_scheduler
-from expunge.workers.scheduler.ssrf_guard import Outbound
-from expunge.workers.scheduler.webhook_sender import WebhookSender
 from expunge_client import Expunge, ExpungeError
 from expunge_client.calls import Order
+from expunge_service.api.app import create_app
+from expunge_service.infra.db import Database
+from expunge_service.infra.settings import session_key
+from expunge_service.infra.tables import Heartbeat, Lease, TrainedPart, WebhookDelivery
+from expunge_service.models.retrain_plan import retrain_lease
+from expunge_service.requests.webhooks import WebhookEvent, add_endpoint, announce
+from expunge_workers.scheduler.run import open_scheduler
+from expunge_workers.scheduler.ssrf_guard import Outbound
+from expunge_workers.scheduler.webhook_sender import WebhookSender
 from tests.faults.invariants import Broken
 from tests.faults.places import Place
 from tests.workers.worlds import end_schedulers_lease

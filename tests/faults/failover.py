@@ -24,19 +24,19 @@ from pathlib import Path
 import httpx
 from sqlalchemy import func, make_url, select
 
-from expunge.service.audit.signed_note import Signer
-from expunge.service.cli.checks import examine
-from expunge.service.infra.db import Busy, Database, now
-from expunge.service.infra.files import StoredFile
-from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import Certificate, Generation, Model, TreeHead, Version
-from expunge.service.models import model_lease
-from expunge.service.models.restore_guard import PutBack
-from expunge.service.queue import Deletions, Draft, ForgottenCount, Target, publish
-from expunge.service.queue.leases import take
-from expunge.service.requests import Names
-from expunge.workers.scheduler.run import extend_log
+from expunge_service.audit.signed_note import Signer
+from expunge_service.cli.checks import examine
+from expunge_service.infra.db import Busy, Database, now
+from expunge_service.infra.files import StoredFile
+from expunge_service.infra.pseudonyms import new_id
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tables import Certificate, Generation, Model, TreeHead, Version
+from expunge_service.models import model_lease
+from expunge_service.models.restore_guard import PutBack
+from expunge_service.queue import Deletions, Draft, ForgottenCount, Target, publish
+from expunge_service.queue.leases import take
+from expunge_service.requests import Names
+from expunge_workers.scheduler.run import extend_log
 from tests.faults.invariants import Broken
 from tests.faults.judge import harm, judge, sentences
 from tests.faults.load import crowd

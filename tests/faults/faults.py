@@ -24,13 +24,13 @@ from typing import BinaryIO
 from fastapi.testclient import TestClient
 from sqlalchemy import make_url, select, text
 
-from expunge.service.access.api_keys import Scope, create_key
-from expunge.service.api.app import create_app
-from expunge.service.infra.db import Database
-from expunge.service.infra.files import DiskFolder, Files, Store
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import DeletionRequest
-from expunge.workers.scheduler.run import open_scheduler
+from expunge_service.access.api_keys import Scope, create_key
+from expunge_service.api.app import create_app
+from expunge_service.infra.db import Database
+from expunge_service.infra.files import DiskFolder, Files, Store
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tables import DeletionRequest
+from expunge_workers.scheduler.run import open_scheduler
 from tests.faults.crowd import copy_recipes
 from tests.faults.invariants import ENDED, Broken, broken, left_behind, unreadable
 from tests.faults.judge import harm, sentences

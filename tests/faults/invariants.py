@@ -15,9 +15,9 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from expunge.service.infra.db import Database
-from expunge.service.infra.files import Damaged, Store
-from expunge.service.infra.tables import (
+from expunge_service.infra.db import Database
+from expunge_service.infra.files import Damaged, Store
+from expunge_service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     Certificate,
@@ -33,9 +33,9 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
-from expunge.service.models.publication_entry import claim_digest
-from expunge.service.requests.states import derive
-from expunge.workers.storage.key_store import KeyStore
+from expunge_service.models.publication_entry import claim_digest
+from expunge_service.requests.states import derive
+from expunge_workers.storage.key_store import KeyStore
 from tests.faults.result import HARM
 
 ENDED = ("completed", "cancelled", "rejected", "blocked")

@@ -11,14 +11,14 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit import verification
-from expunge.service.audit.log import newest_head, signed_size
-from expunge.service.audit.signed_note import NotAuthentic, Signer
-from expunge.service.infra.db import Busy, Database
-from expunge.service.infra.files import Store
-from expunge.service.infra.pseudonyms import Pepper, subject_digest
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import (
+from expunge_service.audit import verification
+from expunge_service.audit.log import newest_head, signed_size
+from expunge_service.audit.signed_note import NotAuthentic, Signer
+from expunge_service.infra.db import Busy, Database
+from expunge_service.infra.files import Store
+from expunge_service.infra.pseudonyms import Pepper, subject_digest
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tables import (
     AuditEntry,
     DeletionRequest,
     Erasure,
@@ -28,8 +28,8 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
-from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.workers.storage.key_store import KeyStore
+from expunge_service.infra.tenants import DEFAULT_TENANT
+from expunge_workers.storage.key_store import KeyStore
 from tests.faults.crowd import FEW
 from tests.faults.invariants import Broken, broken, broken_after_restore, left_behind, unfinished, unreadable
 from tests.faults.result import HARM

@@ -19,9 +19,9 @@ from typing import Any, BinaryIO
 from sqlalchemy import create_engine, event
 from sqlalchemy.pool import StaticPool
 
-from expunge.service.infra.db import Database, tell_sqlite
-from expunge.service.infra.files import Damaged, DiskFolder, Store, StoredFile
-from expunge.service.infra.time import DAY_SECONDS, SECOND
+from expunge_service.infra.db import Database, tell_sqlite
+from expunge_service.infra.files import Damaged, DiskFolder, Store, StoredFile
+from expunge_service.infra.time import DAY_SECONDS, SECOND
 
 _UNIX_EPOCH = 2440587.5  # as a Julian day
 _IN_WAL = slice(18, 20)  # of the header: a database in memory has no log to be read from

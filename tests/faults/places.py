@@ -14,13 +14,13 @@ from typing import Any
 import redis
 from fastapi.testclient import TestClient
 
-from expunge.service.access.api_keys import Scope, create_key
-from expunge.service.api.app import create_app
-from expunge.service.infra.broker.messages import QUEUE
-from expunge.service.infra.broker.notify import consumer, notify
-from expunge.service.infra.tables import Model
-from expunge.workers.app import Worker
-from expunge.workers.scheduler.run import Scheduler, open_scheduler
+from expunge_service.access.api_keys import Scope, create_key
+from expunge_service.api.app import create_app
+from expunge_service.infra.broker.messages import QUEUE
+from expunge_service.infra.broker.notify import consumer, notify
+from expunge_service.infra.tables import Model
+from expunge_workers.app import Worker
+from expunge_workers.scheduler.run import Scheduler, open_scheduler
 from tests.faults.invariants import Broken, broken, left_behind, unfinished, unreadable
 from tests.harness import servers
 from tests.harness.databases import MakeDatabase, postgres_databases, sqlite_databases, sqlite_template

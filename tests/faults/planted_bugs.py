@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tests.faults.bugs import Bug, DoesNotApply, every_bug
 from tests.faults.result import Result
+from tests.harness.source import path_of
 
 ROOT = Path(__file__).parents[2]
 LEFT_OUT = (".*", "__pycache__", "build", "dist", "*.egg-info")
@@ -102,7 +103,7 @@ def suite(root: Path, tests: Iterable[str], jobs: int = 1) -> subprocess.Complet
         *(("-n", str(jobs), "--dist", "loadgroup") if jobs > 1 else ()),
         *tests,
     ]
-    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": path_of(root), "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )

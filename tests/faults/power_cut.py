@@ -18,12 +18,12 @@ from pathlib import Path
 from sqlalchemy import event, select
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.witness import UPDATES
-from expunge.service.infra.files import DIGEST, MARK, Damaged, DiskFolder, Store
-from expunge.service.infra.tables import Version
-from expunge.service.models.figures import FIGURES
-from expunge.workers.scheduler.run import open_scheduler
-from expunge.workers.storage.key_store import KeyFiles, KeyStore
+from expunge_service.audit.witness import UPDATES
+from expunge_service.infra.files import DIGEST, MARK, Damaged, DiskFolder, Store
+from expunge_service.infra.tables import Version
+from expunge_service.models.figures import FIGURES
+from expunge_workers.scheduler.run import open_scheduler
+from expunge_workers.storage.key_store import KeyFiles, KeyStore
 from tests.faults.invariants import Broken, broken, counted, left_behind, unfinished, unreadable
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from expunge.service.infra.db import SILENT_SECONDS, Database
-from expunge.service.infra.migrate import SchemaState, schema_state
-from expunge.service.infra.tables import Certificate, DeletionRequest, Lease, Model, Version
-from expunge.service.infra.time import SECOND
-from expunge.service.models import model_lease
 from expunge_client.cli.output import CommandError
+from expunge_service.infra.db import SILENT_SECONDS, Database
+from expunge_service.infra.migrate import SchemaState, schema_state
+from expunge_service.infra.tables import Certificate, DeletionRequest, Lease, Model, Version
+from expunge_service.infra.time import SECOND
+from expunge_service.models import model_lease
 from tests.faults.crowd import write_greedy
 from tests.faults.invariants import Broken
 from tests.faults.judge import at_rest, eventually, harm, judge, sentences

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from sqlalchemy import select
 
-from expunge.service.access.api_keys import revoke_key, rotate_key
-from expunge.service.infra.tables import DeletionRequest, WebhookEndpoint
-from expunge.service.queue import Work
-from expunge.service.requests.webhooks import disable_endpoint
-from expunge.workers.scheduler.replay import RestoreReport
+from expunge_service.access.api_keys import revoke_key, rotate_key
+from expunge_service.infra.tables import DeletionRequest, WebhookEndpoint
+from expunge_service.queue import Work
+from expunge_service.requests.webhooks import disable_endpoint
+from expunge_workers.scheduler.replay import RestoreReport
 from tests.faults.invariants import Broken
 from tests.faults.town import Standing, Town
 

@@ -32,12 +32,12 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import select
 
-from expunge.service.infra.tables import DeletionRequest, Generation, Hold, Model, Task
-from expunge.service.queue import Deletions, Stale, Work, claim
-from expunge.service.requests import legal_holds
-from expunge.service.requests.cancellation import cancel
-from expunge.service.requests.states import RequestRefused
-from expunge.workers.runtime import heartbeat
+from expunge_service.infra.tables import DeletionRequest, Generation, Hold, Model, Task
+from expunge_service.queue import Deletions, Stale, Work, claim
+from expunge_service.requests import legal_holds
+from expunge_service.requests.cancellation import cancel
+from expunge_service.requests.states import RequestRefused
+from expunge_workers.runtime import heartbeat
 from tests.faults.invariants import (
     Broken,
     Wrong,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import httpx
 
-from expunge.service.infra.limits import Limits
 from expunge_client.cli.output import CommandError
+from expunge_service.infra.limits import Limits
 from tests.faults.crowd import copy_recipes
 from tests.harness.servers import Postgres, Redis, postgres, redis_server
 from tests.harness.stack import Stack, running

@@ -20,8 +20,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from sqlalchemy import select
 
-from expunge.service.infra.db import Database
-from expunge.service.infra.tables import DeletionRequest
+from expunge_service.infra.db import Database
+from expunge_service.infra.tables import DeletionRequest
 from tests.faults.attacks import attacks_on
 from tests.faults.invariants import Broken
 from tests.faults.judge import at_rest, harm, judge, sentences

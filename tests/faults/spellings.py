@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from sqlalchemy import select
 
-from expunge.service.infra.tables import DeletionRequest
-from expunge.service.requests.states import RequestRefused
+from expunge_service.infra.tables import DeletionRequest
+from expunge_service.requests.states import RequestRefused
 from tests.faults.invariants import Broken, Wrong
 from tests.faults.town import MODELS, Town
 

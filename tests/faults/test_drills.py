@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import unlearning as ul
-from expunge.service.infra.fault_injection import crash_point
+from expunge_service.infra.fault_injection import crash_point
 from tests.faults import crowd, load, power_cut
 from tests.faults.__main__ import every_drill, main, options
 from tests.faults.deaths import DEATHS, OF_A_BUCKET

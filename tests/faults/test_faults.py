@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import make_url, text
 
-from expunge.service.infra import db
-from expunge.service.infra.db import Busy, Database
+from expunge_service.infra import db
+from expunge_service.infra.db import Busy, Database
 from tests.faults import faults
 from tests.faults.proxy import proxy
 

@@ -68,7 +68,7 @@ def test_a_bug_whose_place_is_gone_is_named(tmp_path: Path) -> None:
 FROM_HERE = """
 from pathlib import Path
 
-import expunge.migrations, expunge.service, expunge.workers
+import expunge_migrations, expunge_service, expunge_workers
 import expunge_client, expunge_connect, expunge_lab, unlearning
 
 HERE = Path(__file__).resolve().parents[1]
@@ -76,7 +76,7 @@ HERE = Path(__file__).resolve().parents[1]
 
 def test_every_package_is_the_copys():
     for package in (
-        expunge.migrations, expunge.service, expunge.workers, expunge_client, expunge_connect, expunge_lab, unlearning
+        expunge_migrations, expunge_service, expunge_workers, expunge_client, expunge_connect, expunge_lab, unlearning
     ):
         assert Path(package.__file__ or package.__path__[0]).resolve().is_relative_to(HERE), package
 """

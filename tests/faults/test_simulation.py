@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from expunge.service.infra.broker.notify import notify_one
-from expunge.service.infra.db import now
-from expunge.service.infra.files import Damaged
-from expunge.service.infra.tables import Model
-from expunge.service.requests import near_misses
-from expunge.workers.scheduler import replay
+from expunge_service.infra.broker.notify import notify_one
+from expunge_service.infra.db import now
+from expunge_service.infra.files import Damaged
+from expunge_service.infra.tables import Model
+from expunge_service.requests import near_misses
+from expunge_workers.scheduler import replay
 from tests.faults.bugs import every_bug
 from tests.faults.invariants import Broken, Wrong, harms_of
 from tests.faults.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
@@ -25,6 +25,7 @@ from tests.faults.planted_bugs import copy_tree
 from tests.faults.result import Result
 from tests.faults.simulation import Simulation, simulate
 from tests.faults.town import Town
+from tests.harness.source import path_of
 from tests.workers.worlds import TENANT
 
 RUNS = 3
@@ -123,7 +124,7 @@ def test_two_hundred_histories_show_a_planted_bug(name: str, tmp_path: Path) -> 
         "--json",
         str(report),
     ]
-    done = subprocess.run(command, cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, check=False)
+    done = subprocess.run(command, cwd=tree, env={**os.environ, "PYTHONPATH": path_of(tree)}, check=False)
     record = json.loads(report.read_text())
     assert (done.returncode, record["failed"]) == (1, [])
     assert not Result.from_json(record["results"][0]).clean

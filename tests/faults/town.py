@@ -14,28 +14,28 @@ from typing import Any, cast
 from celery import Celery
 from sqlalchemy import select
 
-from expunge.service.access.api_keys import NewKey, Scope, authenticate, create_key
-from expunge.service.audit.log import newest_head
-from expunge.service.audit.signed_note import Signer
-from expunge.service.audit.witness import Witness
-from expunge.service.infra import fault_injection
-from expunge.service.infra.broker.notify import notify
-from expunge.service.infra.files import Folder, folder_at
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.settings import Settings, session_key
-from expunge.service.infra.tables import DeletionRequest, Hold, Membership, Model, Removal, WebhookEndpoint
-from expunge.service.models.restore_guard import confirm
-from expunge.service.queue import Preparation, Work
-from expunge.service.requests import intake, spelling_decisions
-from expunge.service.requests.states import RequestRefused
-from expunge.service.requests.webhooks import add_endpoint
-from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.scheduler.replay import RestoreReport
-from expunge.workers.scheduler.restore import restore
-from expunge.workers.scheduler.run import Scheduler, extend_log, open_scheduler
-from expunge.workers.storage.key_store import ERASED, SHARE_BYTES, KeyFiles, KeyRecord, KeysMissing, KeyStore
-from expunge.workers.training.prepare import prepare
-from expunge.workers.update.run import update
+from expunge_service.access.api_keys import NewKey, Scope, authenticate, create_key
+from expunge_service.audit.log import newest_head
+from expunge_service.audit.signed_note import Signer
+from expunge_service.audit.witness import Witness
+from expunge_service.infra import fault_injection
+from expunge_service.infra.broker.notify import notify
+from expunge_service.infra.files import Folder, folder_at
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.settings import Settings, session_key
+from expunge_service.infra.tables import DeletionRequest, Hold, Membership, Model, Removal, WebhookEndpoint
+from expunge_service.models.restore_guard import confirm
+from expunge_service.queue import Preparation, Work
+from expunge_service.requests import intake, spelling_decisions
+from expunge_service.requests.states import RequestRefused
+from expunge_service.requests.webhooks import add_endpoint
+from expunge_workers.runtime.heartbeat import Stopwatch
+from expunge_workers.scheduler.replay import RestoreReport
+from expunge_workers.scheduler.restore import restore
+from expunge_workers.scheduler.run import Scheduler, extend_log, open_scheduler
+from expunge_workers.storage.key_store import ERASED, SHARE_BYTES, KeyFiles, KeyRecord, KeysMissing, KeyStore
+from expunge_workers.training.prepare import prepare
+from expunge_workers.update.run import update
 from tests.faults.judge import exported
 from tests.faults.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
 from tests.harness.databases import sqlite_databases, sqlite_template

@@ -12,10 +12,10 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute, _EffectiveRouteContext, _RouterIncludeContext
 
-import expunge.service.api.app
+import expunge_service.api.app
 
 _BUILD = _EffectiveRouteContext.from_api_route
-_DOCUMENT = expunge.service.api.app.document
+_DOCUMENT = expunge_service.api.app.document
 _FIRST: dict[tuple[int, str], _EffectiveRouteContext] = {}
 _DOCUMENTS: dict[tuple[object, ...], dict[str, Any]] = {}
 
@@ -23,7 +23,7 @@ _DOCUMENTS: dict[tuple[object, ...], dict[str, Any]] = {}
 def share_built_routes() -> None:
     """Give every application, from now on, the routes that the first one built, and their document."""
     _EffectiveRouteContext.from_api_route = _shared  # type: ignore[method-assign]
-    expunge.service.api.app.document = _shared_document
+    expunge_service.api.app.document = _shared_document
 
 
 def _shared(*, original_route: APIRoute, include_context: _RouterIncludeContext) -> _EffectiveRouteContext:

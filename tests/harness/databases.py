@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from expunge.service.infra.db import Database
-from expunge.service.infra.migrate import migrate
+from expunge_service.infra.db import Database
+from expunge_service.infra.migrate import migrate
 from tests.harness.servers import Postgres
 
 MakeDatabase = Callable[[Path], str]

@@ -11,8 +11,8 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from expunge.service.api.app import create_app
-from expunge.service.infra.settings import Settings
+from expunge_service.api.app import create_app
+from expunge_service.infra.settings import Settings
 from tests.harness.gathered import gather
 
 _FORKS = multiprocessing.get_context("forkserver")

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 
-from expunge.service.infra.pseudonyms import Pepper
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.workers.runtime.rows_recipe import salt_of
+from expunge_service.infra.pseudonyms import Pepper
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tenants import DEFAULT_TENANT
+from expunge_workers.runtime.rows_recipe import salt_of
 from unlearning.rows._people import is_aside
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from expunge.service.infra.files import MARK, DiskFolder, Store
+from expunge_service.infra.files import MARK, DiskFolder, Store
 
 
 def root_of(store: Store) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from expunge.service.infra.group_commit import GroupCommit
+from expunge_service.infra.group_commit import GroupCommit
 
 
 class Gathered(GroupCommit[Any, Any]):

@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import event, text
 
-from expunge.service.audit.witness import DRAFT, Witness, version_file
-from expunge.service.infra.db import Database
-from expunge.service.models.counters import tally
+from expunge_service.audit.witness import DRAFT, Witness, version_file
+from expunge_service.infra.db import Database
+from expunge_service.models.counters import tally
 
 A_VERSION = 20
 """finished requests for each version"""

@@ -12,11 +12,11 @@ from typing import Any
 
 import httpx
 
-from expunge.service.access.api_keys import Scope
-from expunge.service.cli.commands.processes import prepare
-from expunge.service.cli.supervisor import Child
-from expunge.service.infra.settings import SECRETS, Settings
 from expunge_client.cli.client import Account, Client
+from expunge_service.access.api_keys import Scope
+from expunge_service.cli.commands.processes import prepare
+from expunge_service.cli.supervisor import Child
+from expunge_service.infra.settings import SECRETS, Settings
 from tests.harness.process import FAST, PATH_OF_TESTS, command
 from tests.harness.s3 import S3
 from tests.harness.servers import Postgres, Redis, free_port

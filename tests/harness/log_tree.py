@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from expunge.service.audit import merkle
+from expunge_service.audit import merkle
 
 
 def root_of(leaves: Sequence[bytes]) -> bytes:

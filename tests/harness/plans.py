@@ -48,7 +48,7 @@ WHOLE = {
 }
 """queries that may, by the room and the function that sends them, and when they do"""
 ROOT = Path(__file__).parents[2]
-OWN = tuple(f"{ROOT / room}/" for room in ("expunge/service", "expunge/workers", "tests"))
+OWN = tuple(f"{ROOT / room}/" for room in ("service", "workers", "tests"))
 _PLAN = re.compile(
     rf"SCAN ({'|'.join(GROWING)})(_\d+)?\b"
     r"|SEARCH memberships(_\d+)? USING .*\(generation_id=\?\)$"
@@ -91,7 +91,7 @@ def _sender(frame: FrameType | None) -> str | None:
     while frame is not None:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         if file.startswith(OWN) and file != __file__ and not name.startswith("<"):
-            package, room, *_ = Path(file).relative_to(ROOT / "expunge" if file.startswith(OWN[:2]) else ROOT).parts
-            return None if package == "tests" else f"{package}/{room}:{name}"
+            house, _, *within = Path(file).relative_to(ROOT).parts
+            return None if house == "tests" else f"{house}/{within[0]}:{name}"
         frame = frame.f_back
     return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from expunge.service.infra.files import Files
+from expunge_service.infra.files import Files
 
 State = dict[str, bytes]
 """path -> bytes"""

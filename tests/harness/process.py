@@ -7,12 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 
-from expunge.service.infra.limits import Limits
-from expunge.service.infra.python import PYTHON
+from expunge_service.infra.limits import Limits
+from expunge_service.infra.python import PYTHON
+from tests.harness.source import SOURCE_PATH
 
-ROOT = Path(__file__).parents[2]
 FAST = Limits(sweep_seconds=0.3, lease_seconds=5.0)
 """short, so that a test need not wait for what the scheduler does later"""
 ANY_DISTANCE = replace(FAST, distance_left=1e9)
@@ -24,19 +23,19 @@ def command(name: str, port: int, limits: Limits) -> list[str]:
     return [*PYTHON, "-m", "tests.harness.process", json.dumps(asdict(limits)), name, str(port)]
 
 
-PATH_OF_TESTS = {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+PATH_OF_TESTS = {"PYTHONPATH": os.pathsep.join(filter(None, [SOURCE_PATH, os.environ.get("PYTHONPATH")]))}
 
 
 def main(arguments: Sequence[str]) -> int:
     chosen, name, port = arguments
     limits = Limits(**json.loads(chosen))
     if name != "api":
-        from expunge.workers.main import main as workers  # noqa: PLC0415
+        from expunge_workers.main import main as workers  # noqa: PLC0415
 
         return workers([name], limits)
     import uvicorn  # noqa: PLC0415 (workers and scheduler start without it)
 
-    from expunge.service.api.http.serve import config  # noqa: PLC0415
+    from expunge_service.api.http.serve import config  # noqa: PLC0415
 
     uvicorn.Server(config("127.0.0.1", int(port), limits=limits)).run()
     return 0

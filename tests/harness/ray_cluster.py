@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from expunge.workers.runtime.part_program import end_program
+from expunge_workers.runtime.part_program import end_program
 from tests.harness.process import PATH_OF_TESTS
 from tests.harness.servers import free_port
 

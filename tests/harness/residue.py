@@ -17,12 +17,12 @@ import redis
 import torch
 from sqlalchemy import select
 
-from expunge.service.infra.files import Store
-from expunge.service.infra.pseudonyms import Pepper, subject_digest
-from expunge.service.infra.tables import Model, StoredVector, Version
-from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.workers.storage.encryption import Sealer
-from expunge.workers.storage.key_store import HolderKey, KeyStore
+from expunge_service.infra.files import Store
+from expunge_service.infra.pseudonyms import Pepper, subject_digest
+from expunge_service.infra.tables import Model, StoredVector, Version
+from expunge_service.infra.tenants import DEFAULT_TENANT
+from expunge_workers.storage.encryption import Sealer
+from expunge_workers.storage.key_store import HolderKey, KeyStore
 from tests.harness.stack import Stack
 
 TABLE = Path(__file__).parents[1] / "stories" / "recipes" / "canary.csv"

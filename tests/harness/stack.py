@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 import httpx
 
-from expunge.service.access.api_keys import Scope, create_key
-from expunge.service.cli.commands.processes import prepare
-from expunge.service.cli.supervisor import Child, children
-from expunge.service.infra.db import Database
-from expunge.service.infra.limits import Limits
-from expunge.service.infra.pseudonyms import Pepper
-from expunge.service.infra.settings import Settings
 from expunge_client.cli.client import Account, Client
+from expunge_service.access.api_keys import Scope, create_key
+from expunge_service.cli.commands.processes import prepare
+from expunge_service.cli.supervisor import Child, children
+from expunge_service.infra.db import Database
+from expunge_service.infra.limits import Limits
+from expunge_service.infra.pseudonyms import Pepper
+from expunge_service.infra.settings import Settings
 from tests.harness.draws import fix_draw, keeps_apart
 from tests.harness.process import FAST, PATH_OF_TESTS, command
 from tests.harness.servers import Postgres, Redis, free_port

@@ -9,10 +9,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import BinaryIO
 
-from expunge.service.infra.db import Database
-from expunge.service.infra.files import DiskFolder, Entry
-from expunge.service.infra.settings import Settings
-from expunge.service.models import Guard, Watch
+from expunge_service.infra.db import Database
+from expunge_service.infra.files import DiskFolder, Entry
+from expunge_service.infra.settings import Settings
+from expunge_service.models import Guard, Watch
 
 CALL_SECONDS = 0.02
 """between two calls that a process answers"""

@@ -129,7 +129,7 @@ def test_a_folder_with_an_unknown_schema_is_refused_by_its_differences_and_nothi
 def test_no_process_of_the_workers_starts_before_the_migration(name: str, tmp_path: Path) -> None:
     home, recipes = unpack(FOLDERS[0], tmp_path)
     done = subprocess.run(
-        [sys.executable, "-m", "expunge.workers.main", name],
+        [sys.executable, "-m", "expunge_workers.main", name],
         env=os.environ | PATH_OF_TESTS | {"EXPUNGE_HOME": str(home), "EXPUNGE_RECIPES": str(recipes)},
         capture_output=True,
         text=True,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import expunge
+from tests.harness.source import path_of
 from tests.releases.folder import PACKED
 from tests.releases.release import PLACES, ROOT, SOURCE, CannotRelease, following, headed, require_next, stamped
 from tests.releases.release import version_in as version_of
@@ -91,7 +92,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def python(clone: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    path = {"PYTHONPATH": os.pathsep.join(str(clone / each) for each in (".", "client", "connect", "lab"))}
+    path = {"PYTHONPATH": path_of(clone)}
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=clone, env=os.environ | path, capture_output=True, text=True, check=False)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from expunge.service.access.api_keys import Scope, create_key
-from expunge.service.api.app import create_app
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.db import Database
-from expunge.service.infra.limits import Limits
-from expunge.service.infra.settings import Settings
+from expunge_service.access.api_keys import Scope, create_key
+from expunge_service.api.app import create_app
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.db import Database
+from expunge_service.infra.limits import Limits
+from expunge_service.infra.settings import Settings
 from tests.harness import databases
 from tests.harness.built_routes import share_built_routes
 from tests.harness.servers import Postgres

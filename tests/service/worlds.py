@@ -7,15 +7,15 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.witness import DRAFT, Witness, version_file
-from expunge.service.infra.db import now
-from expunge.service.infra.files import Store
-from expunge.service.infra.pseudonyms import look_number, new_id, person_number, sample_digest, subject_digest
-from expunge.service.infra.tables import Generation, Membership, Model, Spelling, Version
-from expunge.service.models.generations import open_generation
-from expunge.service.requests.near_misses import SPELLINGS, Written
 from expunge_client.spelling import looks
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.witness import DRAFT, Witness, version_file
+from expunge_service.infra.db import now
+from expunge_service.infra.files import Store
+from expunge_service.infra.pseudonyms import look_number, new_id, person_number, sample_digest, subject_digest
+from expunge_service.infra.tables import Generation, Membership, Model, Spelling, Version
+from expunge_service.models.generations import open_generation
+from expunge_service.requests.near_misses import SPELLINGS, Written
 
 PEOPLE = {"ada": ["ada-1", "ada-2"], "bob": ["bob-1"]}
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 from sqlalchemy import func, select
 
-from expunge.service.infra.tables import BudgetEntry, Membership, Model, Removal, Version
+from expunge_service.infra.tables import BudgetEntry, Membership, Model, Removal, Version
 from tests.harness.stack import Stack
 
 

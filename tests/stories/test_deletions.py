@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from safetensors.torch import load
 
-from expunge.service.audit.signed_note import Verifier
-from expunge.service.audit.verification import verify
 from expunge_client.cli.client import Client
+from expunge_service.audit.signed_note import Verifier
+from expunge_service.audit.verification import verify
 from tests.harness.stack import Stack
 
 PROVED = {"guarantee": "proved", "noise_std": 0.01, "max_distance": 1e-5, "epsilon": 1.0, "delta": 1e-5}

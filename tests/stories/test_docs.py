@@ -14,6 +14,7 @@ import pytest
 from sklearn.datasets import load_wine
 
 from tests.docs.commands import ROOT, Block
+from tests.harness.source import SOURCE_PATH
 from tests.harness.stack import Stack
 
 pytestmark = [
@@ -42,7 +43,7 @@ def typed(text: str, folder: Path, stack: Stack) -> str:
     environment = stack.environment | {
         "EXPUNGE_URL": stack.account.url,
         "EXPUNGE_API_KEY": stack.account.api_key,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": SOURCE_PATH,
     }
     command = ["bash", "-e", "-o", "pipefail", "-c", text]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

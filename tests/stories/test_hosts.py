@@ -14,15 +14,15 @@ from typing import Any
 import httpx
 import pytest
 
-from expunge.service.audit.signed_note import Verifier
-from expunge.service.certificates.envelope import verify
-from expunge.service.certificates.statement import REPLACED
-from expunge.service.infra.db import Database
-from expunge.service.infra.files import Store
-from expunge.service.infra.migrate import migrate
-from expunge.workers.storage.key_store import KeyStore
 from expunge_client.cli.client import Client
 from expunge_client.cli.output import CommandError
+from expunge_service.audit.signed_note import Verifier
+from expunge_service.certificates.envelope import verify
+from expunge_service.certificates.statement import REPLACED
+from expunge_service.infra.db import Database
+from expunge_service.infra.files import Store
+from expunge_service.infra.migrate import migrate
+from expunge_workers.storage.key_store import KeyStore
 from tests.faults.invariants import broken, left_behind, uncertified, unfinished, unreadable
 from tests.harness.hosts import ROLES, Hosts, hosts
 from tests.harness.residue import CANARY, found, head_weights, personal, secret_of, windows
@@ -87,7 +87,7 @@ def test_a_host_with_a_place_of_its_own_does_not_start_and_says_why(
         }
         for setting, (value, named, said) in wrong.items():
             environment = {**town.processes["scheduler"].environment, setting: value}
-            command = [sys.executable, "-m", "expunge.workers.main", role]
+            command = [sys.executable, "-m", "expunge_workers.main", role]
             refused = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
             assert refused.returncode == 1 and "Traceback" not in refused.stderr, refused.stderr
             assert named in refused.stderr and said in refused.stderr, refused.stderr

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from expunge.service.infra.files import filesystem_of
+from expunge_service.infra.files import filesystem_of
 from tests.harness.stack import Stack, running
 from tests.stories.conftest import recipes_in
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.access.api_keys import Scope
 from expunge_client import AsyncExpunge, Expunge, Follower, NotCompleted, Version, verify_certificate
+from expunge_service.access.api_keys import Scope
 from tests.harness.stack import Stack
 
 ROOT = Path(__file__).parents[2]

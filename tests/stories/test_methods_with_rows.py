@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from expunge.service.infra.tables import StoredVector
+from expunge_service.infra.tables import StoredVector
 from tests.harness.process import ANY_DISTANCE
 from tests.harness.stack import Stack, running
 from tests.stories.test_deletions import expunge

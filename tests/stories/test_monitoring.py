@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from expunge.service.cli.supervisor import children
+from expunge_service.cli.supervisor import children
 from tests.harness.dashboards import FOLDER, program, queries, rules
 from tests.harness.servers import free_port
 from tests.harness.stack import Stack

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from expunge.service.access.roles import SCOPES, KeyRole
+from expunge_service.access.roles import SCOPES, KeyRole
 from tests.harness.browser import PHONE, Browser, chromium
 from tests.harness.stack import Stack, running
 from tests.stories.conftest import recipes_in

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.access.roles import SCOPES, KeyRole
+from expunge_service.access.roles import SCOPES, KeyRole
 from tests.harness.browser import Browser, chromium
 from tests.harness.stack import Stack, running
 from tests.stories.conftest import recipes_in

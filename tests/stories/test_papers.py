@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import load as load_tensors
 
 from benchmarks.papers.images import mnist
-from expunge.service.infra.settings import Settings
 from expunge_lab.recipe import load_recipe
+from expunge_service.infra.settings import Settings
 from tests.harness.process import ANY_DISTANCE
 from tests.harness.stack import Stack, running
 from tests.stories.conftest import recipes_in

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from expunge.service.infra.db import now
-from expunge.service.infra.limits import LIMITS, Limits
-from expunge.service.infra.tables import AuditEntry, Generation, Heartbeat, Lease, Model, Task
-from expunge.service.infra.time import SECOND
-from expunge.service.models import model_lease
-from expunge.workers.runtime.heartbeat import UNLEARN
-from expunge.workers.runtime.points import LEAVE_SECONDS
+from expunge_service.infra.db import now
+from expunge_service.infra.limits import LIMITS, Limits
+from expunge_service.infra.tables import AuditEntry, Generation, Heartbeat, Lease, Model, Task
+from expunge_service.infra.time import SECOND
+from expunge_service.models import model_lease
+from expunge_workers.runtime.heartbeat import UNLEARN
+from expunge_workers.runtime.points import LEAVE_SECONDS
 from tests.harness.process import FAST
 from tests.harness.stack import Stack, running
 from tests.stories.conftest import SETTINGS, recipes_in, servers_of

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from expunge.service.infra.limits import LIMITS
+from expunge_service.infra.limits import LIMITS
 from tests.harness.certificates import self_signed
 from tests.harness.servers import free_port
 from tests.harness.stack import Stack

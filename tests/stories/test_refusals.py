@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from expunge.service.access.api_keys import Scope
-from expunge.service.infra.tables import Record
+from expunge_service.access.api_keys import Scope
+from expunge_service.infra.tables import Record
 from tests.harness.stack import Stack
 
 SECRET = "person-who-must-not-be-echoed"

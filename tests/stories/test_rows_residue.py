@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from expunge.workers.runtime.part_program import descendants
+from expunge_workers.runtime.part_program import descendants
 from tests.harness.residue import complain, disguises, found, seek
 from tests.harness.stack import Stack
 

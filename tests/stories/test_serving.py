@@ -16,7 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from expunge.service.access.api_keys import Scope
+from expunge_service.access.api_keys import Scope
+from tests.harness.source import SOURCE_PATH
 from tests.harness.stack import Stack
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ def serving(stack: Stack) -> Iterator[Serving]:
     command = [sys.executable, ROOT / "examples" / "serving" / "server.py", "--model", name, "--recipe", RECIPE]
     options = ["--consumer", "example", "--port", "0", "--url", stack.account.url]
     key = stack.key(Scope.MODELS_READ, Scope.CHECKPOINTS_READ)
-    environment = stack.environment | {"EXPUNGE_API_KEY": key, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
+    environment = stack.environment | {"EXPUNGE_API_KEY": key, "PYTHONPATH": SOURCE_PATH}
     process = subprocess.Popen([*command, *options], env=environment, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         assert process.stdout is not None

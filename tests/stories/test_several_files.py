@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from expunge.service.access.api_keys import Scope
 from expunge_client import Expunge, Follower, Version, unpack_archive, verify_certificate
+from expunge_service.access.api_keys import Scope
 from tests.harness.stack import Stack
 from unlearning.formats import files_of
 

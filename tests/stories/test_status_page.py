@@ -18,8 +18,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from expunge.service.access.api_keys import Scope
-from expunge.service.cli.supervisor import children
+from expunge_service.access.api_keys import Scope
+from expunge_service.cli.supervisor import children
 from tests.harness.browser import ENTER, ESCAPE, Browser, chromium
 from tests.harness.dashboards import UNVERIFIED
 from tests.harness.servers import WHEELS, free_port

@@ -26,7 +26,7 @@ def test_a_workers_log_lines_name_the_trace_of_the_call(stack: Stack) -> None:
         log = stack.processes["worker"].log.read_text().splitlines()
         found = [json.loads(line) for line in log if line.startswith("{")]
         ours = [line for line in found if line.get("request_id") == request["id"]]
-        return [line for line in ours if line["logger"].startswith("expunge.workers.")]
+        return [line for line in ours if line["logger"].startswith("expunge_workers.")]
 
     said = stack.eventually(lines, lambda found: len(found) >= 2)
     assert {line["traceparent"] for line in said} == {TRACE}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.access.roles import SCOPES, KeyRole
+from expunge_service.access.roles import SCOPES, KeyRole
 from tests.harness.browser import ENTER, Browser, chromium
 from tests.harness.stack import Stack
 

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from expunge_client.cli.client import Account
+from tests.harness.source import SOURCE_PATH
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 90
@@ -27,7 +28,7 @@ SECONDS = 90
 def environment(tmp_path: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EXPUNGE_")}
     ours = {"EXPUNGE_HOME": str(tmp_path / "home"), "EXPUNGE_RECIPES": str(ROOT / "examples")}
-    return kept | ours | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return kept | ours | {"PYTHONPATH": SOURCE_PATH, "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture

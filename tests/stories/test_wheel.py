@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -39,10 +40,15 @@ SOURCE = (
     "lab",
     "examples",
     "pyproject.toml",
+    "setup.py",
     "README.md",
     "LICENSE",
 )
 PACKAGES = (".", "client", "connect", "lab")
+HOUSES = ("service", "workers", "migrations")
+"""each holds a package of the wheel ``expunge``"""
+TEMPLATE_OF_A_MIGRATION = "expunge_migrations/script.py.mako"
+"""for whoever writes one, in a clone"""
 FOLDERS: dict[str, tuple[str, ...]] = {
     "hostile": ("service/__init__.py", "workers/__init__.py", "migrations/__init__.py", "celery.py", "types.py"),
     "celery": ("celery.py",),
@@ -52,15 +58,21 @@ FOLDERS: dict[str, tuple[str, ...]] = {
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of programs of an environment that has the wheel, and the libraries of this one.
 
     ``EXPUNGE_TEST_PROGRAMS`` names that of another, where pip installed both wheels: on another Python, for instance.
     """
     if (given := os.environ.get("EXPUNGE_TEST_PROGRAMS")) is not None:
         return Path(given)
-    folder = tmp_path_factory.mktemp("wheel")
-    source, environment = folder / "source", folder / "environment"
+    return installed(request.getfixturevalue("wheels"), tmp_path_factory.mktemp("wheel") / "environment")
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the wheels, built from a copy of the source: a build leaves files beside it."""
+    folder = tmp_path_factory.mktemp("wheels")
+    source = folder / "source"
     source.mkdir()
     for name in SOURCE:
         if (ROOT / name).is_dir():
@@ -78,11 +90,16 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder,
         *(source / name for name in PACKAGES),
     )
+    return folder
+
+
+def installed(wheels: Path, environment: Path) -> Path:
+    """Install the wheels into a new environment; return the folder of its programs."""
     venv.create(environment, with_pip=False, symlinks=True)
     (site,) = environment.glob("lib/python*/site-packages")
     libraries = [path for path in sys.path if path.endswith("-packages")]  # after ours; a world opens them, no links
     (site / "libraries.pth").write_text("\n".join(libraries) + "\n")
-    run("-m", "pip", "install", "-q", "--no-deps", "--target", site, *folder.glob("expunge*.whl"))
+    run("-m", "pip", "install", "-q", "--no-deps", "--target", site, *wheels.glob("expunge*.whl"))
     program = environment / "bin" / "expunge"  # as pip writes it where it installs into its own environment
     program.write_text(
         f"#!{environment}/bin/python\nimport sys\nfrom expunge_client.cli.main import main\nsys.exit(main())\n"
@@ -93,6 +110,26 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(*arguments: object) -> None:
     subprocess.run([sys.executable, *map(str, arguments)], check=True, cwd="/")
+
+
+def test_the_wheel_has_every_file_of_its_packages(wheels: Path) -> None:
+    """Code, templates, styles, scripts and the examples' data: setup.py or pyproject.toml must name what is there."""
+    (wheel,) = wheels.glob("expunge-*.whl")
+    shipped = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    houses = {ROOT: ("expunge", "unlearning")} | {ROOT / house: (f"expunge_{house}",) for house in HOUSES}
+    files = {
+        path.relative_to(house).as_posix()
+        for house, packages in houses.items()
+        for package in packages
+        for path in files_beneath(house / package)
+    }
+    examples = ROOT / "examples"
+    files |= {f"expunge/examples/{path.relative_to(examples).as_posix()}" for path in files_beneath(examples)}
+    assert shipped == files - {TEMPLATE_OF_A_MIGRATION}
+
+
+def files_beneath(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from sqlalchemy import func, select
 
-from expunge.service.infra.tables import Model, Removal, StoredVector, WorkUnit
+from expunge_service.infra.tables import Model, Removal, StoredVector, WorkUnit
 from tests.harness.stack import Stack, running
 from tests.stories.conftest import SETTINGS, recipes_in, servers_of
 

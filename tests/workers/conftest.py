@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from expunge.service.infra.settings import Settings, ensure_secrets
-from expunge.workers import app
-from expunge.workers.runtime import heartbeat, rows_recipe, worlds
-from expunge.workers.training import prepare
-from expunge.workers.update import run
+from expunge_service.infra.settings import Settings, ensure_secrets
+from expunge_workers import app
+from expunge_workers.runtime import heartbeat, rows_recipe, worlds
+from expunge_workers.training import prepare
+from expunge_workers.update import run
 from tests.harness.draws import fix_draw
 from tests.service.conftest import database_url, postgres_databases, sqlite_template
 from tests.workers import meanwhile

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from expunge.workers.runtime import build, world_model
+from expunge_workers.runtime import build, world_model
 
 HAPPENINGS: list[Callable[[], None]] = []
 """each is called once, the next time that a recipe runs"""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from expunge.service.infra.tables import BudgetEntry, DeletionRequest, Removal
-from expunge.service.requests import legal_holds
+from expunge_service.infra.tables import BudgetEntry, DeletionRequest, Removal
+from expunge_service.requests import legal_holds
 from tests.workers import meanwhile
 from tests.workers.training.test_retrain import entries, exhausted, generations
 from tests.workers.worlds import World

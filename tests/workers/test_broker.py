@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from expunge.service.infra.broker.notify import QUEUE, notify_one, publisher
-from expunge.service.infra.limits import Limits
-from expunge.service.infra.tables import Heartbeat
-from expunge.service.queue import BROKER_REFUSES
+from expunge_service.infra.broker.notify import QUEUE, notify_one, publisher
+from expunge_service.infra.limits import Limits
+from expunge_service.infra.tables import Heartbeat
+from expunge_service.queue import BROKER_REFUSES
 from tests.harness.process import PATH_OF_TESTS, command
 from tests.workers.worlds import RECIPES, World
 

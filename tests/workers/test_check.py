@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from expunge.workers.check import __main__
-from expunge.workers.check.checks import check
+from expunge_workers.check import __main__
+from expunge_workers.check.checks import check
 from tests.workers.worlds import RECIPES
 
 RECIPE = """import os

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from expunge.service.infra.tables import BudgetEntry, Erasure, Lease, Membership, Removal, StoredVector
-from expunge.service.models.retrain_plan import retrain_lease
-from expunge.workers.scheduler.run import open_scheduler, sweep_files
+from expunge_service.infra.tables import BudgetEntry, Erasure, Lease, Membership, Removal, StoredVector
+from expunge_service.models.retrain_plan import retrain_lease
+from expunge_workers.scheduler.run import open_scheduler, sweep_files
 from tests.faults.invariants import broken
 from tests.harness.files import names_in, root_of
 from tests.workers.worlds import World, fork, open_world

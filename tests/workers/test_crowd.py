@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 from sqlalchemy import func, select
 
-from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.tables import (
+from expunge_service.infra.pseudonyms import new_id
+from expunge_service.infra.tables import (
     AuditEntry,
     DeletionRequest,
     Generation,
@@ -17,9 +17,9 @@ from expunge.service.infra.tables import (
     WebhookDelivery,
     WebhookEndpoint,
 )
-from expunge.service.models.retrain_plan import plan_of
-from expunge.service.queue import Deletions
-from expunge.service.requests import intake
+from expunge_service.models.retrain_plan import plan_of
+from expunge_service.queue import Deletions
+from expunge_service.requests import intake
 from tests.workers.training.test_retrain import entries
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, select, text, update
 
-from expunge.service.cli import checks
-from expunge.service.cli.checks import Finding
-from expunge.service.infra import files
-from expunge.service.infra.db import now
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import Generation, Heartbeat, Model, Version
-from expunge.service.infra.time import ALIVE_SECONDS, SECOND
-from expunge.service.models.generations import open_generation
-from expunge.workers import doctor
-from expunge.workers.runtime.heartbeat import HeartbeatSender
-from expunge.workers.scheduler.run import SILENT_SECONDS, forget_processes
+from expunge_service.cli import checks
+from expunge_service.cli.checks import Finding
+from expunge_service.infra import files
+from expunge_service.infra.db import now
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tables import Generation, Heartbeat, Model, Version
+from expunge_service.infra.time import ALIVE_SECONDS, SECOND
+from expunge_service.models.generations import open_generation
+from expunge_workers import doctor
+from expunge_workers.runtime.heartbeat import HeartbeatSender
+from expunge_workers.scheduler.run import SILENT_SECONDS, forget_processes
 from tests.harness.servers import free_port
 from tests.workers.worlds import World
 

@@ -13,15 +13,15 @@ from contextlib import contextmanager
 import pytest
 from typer.testing import CliRunner
 
-from expunge.service.cli.checks import examine
-from expunge.service.infra.db import now
-from expunge.service.infra.tables import Heartbeat, Model
-from expunge.service.queue import others_take, worker_states
-from expunge.workers.app import Worker
-from expunge.workers.runtime import drain, worlds
-from expunge.workers.runtime.heartbeat import HeartbeatSender
-from expunge.workers.update import run
 from expunge_client.cli.main import app
+from expunge_service.cli.checks import examine
+from expunge_service.infra.db import now
+from expunge_service.infra.tables import Heartbeat, Model
+from expunge_service.queue import others_take, worker_states
+from expunge_workers.app import Worker
+from expunge_workers.runtime import drain, worlds
+from expunge_workers.runtime.heartbeat import HeartbeatSender
+from expunge_workers.update import run
 from tests.faults.invariants import broken
 from tests.workers.worlds import World
 
@@ -185,7 +185,7 @@ def test_a_wait_says_which_worker_is_late(
     world: World, command: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of a release that knows no drain, for example."""
-    monkeypatch.setattr("expunge.service.cli.commands.drain.WAIT_SECONDS", 0.2)
+    monkeypatch.setattr("expunge_service.cli.commands.drain.WAIT_SECONDS", 0.2)
     with world.database.write() as session:
         at = now(session)
         session.add(Heartbeat(process="old:1:aa", kind="worker", software="expunge 0.2.0", started_at=at, beat_at=at))

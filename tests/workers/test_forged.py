@@ -8,7 +8,7 @@ import pytest
 from kombu.exceptions import ContentDisallowed
 from kombu.serialization import loads, prepare_accept_content
 
-from expunge.service.infra.broker.notify import consumer
+from expunge_service.infra.broker.notify import consumer
 from tests.workers.worlds import World
 
 FORGED: tuple[Any, ...] = (

@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from expunge.service.infra.tables import Removal
+from expunge_service.infra.tables import Removal
 from tests.workers.worlds import World
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from expunge.service.infra.tables import Generation
-from expunge.service.requests import HOLDOUT_NAMED
-from expunge.workers.scheduler.run import open_scheduler
+from expunge_service.infra.tables import Generation
+from expunge_service.requests import HOLDOUT_NAMED
+from expunge_workers.scheduler.run import open_scheduler
 from tests.workers.test_resolved import api_of
 from tests.workers.worlds import World, end_schedulers_lease
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from expunge.service.infra.logging import JsonLines
-from expunge.service.queue import Stale
-from expunge.workers import app
+from expunge_service.infra.logging import JsonLines
+from expunge_service.queue import Stale
+from expunge_workers import app
 from tests.workers.rows.data import APART, lay_out
 from tests.workers.worlds import World, open_world
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import delete, func, select
 
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import DeletionRequest, Membership, Model, Removal, Spelling
-from expunge.service.models import plan_new_data, retire
-from expunge.service.models.generations import empty_generation
-from expunge.service.requests import spelling_decisions
-from expunge.service.requests.intake import NO_WINDOWS
-from expunge.service.requests.legal_holds import place_hold
-from expunge.service.requests.near_misses import SPELLINGS, Written
-from expunge.workers.storage.spellings import Spellings, write
-from expunge.workers.training import start
 from expunge_client.spelling import PLAIN
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.tables import DeletionRequest, Membership, Model, Removal, Spelling
+from expunge_service.models import plan_new_data, retire
+from expunge_service.models.generations import empty_generation
+from expunge_service.requests import spelling_decisions
+from expunge_service.requests.intake import NO_WINDOWS
+from expunge_service.requests.legal_holds import place_hold
+from expunge_service.requests.near_misses import SPELLINGS, Written
+from expunge_workers.storage.spellings import Spellings, write
+from expunge_workers.training import start
 from tests.harness import spoiled_ids
 from tests.workers.worlds import TENANT, World
 

@@ -10,13 +10,13 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from expunge.service.access.api_keys import Scope, create_key
-from expunge.service.api.app import create_app
-from expunge.service.infra.tables import DeletionRequest, Model, StoredVector, SuppressionEntry
-from expunge.service.queue import Selection, Target
-from expunge.service.requests import intake, legal_holds, suppression
-from expunge.workers.training.prepare import prepare
-from expunge.workers.update import run
+from expunge_service.access.api_keys import Scope, create_key
+from expunge_service.api.app import create_app
+from expunge_service.infra.tables import DeletionRequest, Model, StoredVector, SuppressionEntry
+from expunge_service.queue import Selection, Target
+from expunge_service.requests import intake, legal_holds, suppression
+from expunge_workers.training.prepare import prepare
+from expunge_workers.update import run
 from tests.faults.invariants import broken
 from tests.workers.training.test_retrain import ONE_UPDATE, exhausted, generations
 from tests.workers.update.test_switch import before

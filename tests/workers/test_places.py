@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from expunge.service.cli.checks import _untaken
-from expunge.service.infra.broker.messages import queue_of
-from expunge.service.infra.tables import Heartbeat, Model, Task
-from expunge.service.infra.time import SECOND
-from expunge.service.models import plan_new_data
-from expunge.service.queue import (
+from expunge_service.cli.checks import _untaken
+from expunge_service.infra.broker.messages import queue_of
+from expunge_service.infra.tables import Heartbeat, Model, Task
+from expunge_service.infra.time import SECOND
+from expunge_service.models import plan_new_data
+from expunge_service.queue import (
     LONG_DUE,
     WITHOUT_WORKER,
     Serves,
@@ -25,11 +25,11 @@ from expunge.service.queue import (
     untaken,
     waiting_deletions,
 )
-from expunge.service.queue.serves import needs_of
-from expunge.service.requests.reasons import Reason
-from expunge.workers.doctor import examine
-from expunge.workers.runtime.machine import Machine
-from expunge.workers.storage import manifest
+from expunge_service.queue.serves import needs_of
+from expunge_service.requests.reasons import Reason
+from expunge_workers.doctor import examine
+from expunge_workers.runtime.machine import Machine
+from expunge_workers.storage import manifest
 from tests.workers.worlds import TENANT, World
 
 GIGABYTE = 10**9

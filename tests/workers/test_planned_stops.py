@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import CalibrationOrder, Generation, Lease, Model
-from expunge.service.models import plan_new_data
-from expunge.service.models.retrain_plan import retrain_lease
-from expunge.service.queue import promotion, publication
-from expunge.workers.app import Worker
-from expunge.workers.runtime import drain, worlds
-from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.runtime.worlds import Lost
-from expunge.workers.training import calibrate, prepare, start
-from expunge.workers.update import run
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tables import CalibrationOrder, Generation, Lease, Model
+from expunge_service.models import plan_new_data
+from expunge_service.models.retrain_plan import retrain_lease
+from expunge_service.queue import promotion, publication
+from expunge_workers.app import Worker
+from expunge_workers.runtime import drain, worlds
+from expunge_workers.runtime.heartbeat import Stopwatch
+from expunge_workers.runtime.worlds import Lost
+from expunge_workers.training import calibrate, prepare, start
+from expunge_workers.update import run
 from tests.faults.invariants import broken
 from tests.workers.rows.data import APART, lay_out
 from tests.workers.rows.test_calibrate import ASKED
@@ -291,8 +291,8 @@ def _children(pid: int) -> list[str]:
 
 
 def test_the_wait_for_the_time_bucket_ends_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("expunge.workers.runtime.heartbeat.sleep", drain.sleep)
-    monkeypatch.setattr("expunge.workers.runtime.heartbeat.time_bucket", lambda _: 60.0)
+    monkeypatch.setattr("expunge_workers.runtime.heartbeat.sleep", drain.sleep)
+    monkeypatch.setattr("expunge_workers.runtime.heartbeat.time_bucket", lambda _: 60.0)
 
     class Pulse:
         def phase(self, name: str) -> None: ...
@@ -312,7 +312,7 @@ def test_a_worker_that_is_to_stop_takes_no_claim_and_passes_the_message_on(
 ) -> None:
     model_id = world.register(guarantee="proved")
     sent: list[str] = []
-    monkeypatch.setattr("expunge.workers.app.notify_many", lambda _, __, model, count: sent.append(model))
+    monkeypatch.setattr("expunge_workers.app.notify_many", lambda _, __, model, count: sent.append(model))
     drain.ask()
     world.worker().work(model_id)
     assert world.worker().update_what_waits() == 0
@@ -346,7 +346,7 @@ def test_the_log_names_model_and_phase_of_a_stop(
     asks_at(monkeypatch, start, "_learned")
     caplog.set_level(logging.INFO)
     stopped(world, model_id)
-    lines = {each.message: each for each in caplog.records if each.name == "expunge.workers.app"}
+    lines = {each.message: each for each in caplog.records if each.name == "expunge_workers.app"}
     begun = lines["training begun"]
     given_back = next(line for message, line in lines.items() if message.startswith("given back"))
     assert vars(begun)["model"] == "heart" and begun.levelno == logging.INFO

@@ -12,14 +12,14 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlalchemy import select, text
 
-from expunge.service.certificates.issue import issue_due
-from expunge.service.infra.tables import Certificate, Model
+from expunge_service.certificates.issue import issue_due
+from expunge_service.infra.tables import Certificate, Model
 from tests.workers.scheduler.test_restore import export, signer
 from tests.workers.worlds import World
 
 pytestmark = pytest.mark.both_engines
 
-UPGRADE = import_module("expunge.migrations.versions.v0009_policy_fields").upgrade
+UPGRADE = import_module("expunge_migrations.versions.v0009_policy_fields").upgrade
 CALLED_BEFORE = {
     "batch": "cadence_seconds",
     "retrain_every": "retrain_every_seconds",

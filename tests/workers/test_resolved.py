@@ -14,17 +14,17 @@ import torch
 from fastapi.testclient import TestClient
 from sqlalchemy import delete
 
-from expunge.service.access.api_keys import Scope, create_key
-from expunge.service.access.roles import SCOPES
-from expunge.service.api.app import create_app
-from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.tables import Generation, Model, Removal, StoredVector, Task, Version
-from expunge.service.queue import block_untaken
-from expunge.service.requests import WITH_ROWS
-from expunge.service.requests.reasons import Reason, Role
-from expunge.workers.scheduler import run
-from expunge.workers.storage.checkpoint_format import encode
-from expunge.workers.storage.private_state import place_of
+from expunge_service.access.api_keys import Scope, create_key
+from expunge_service.access.roles import SCOPES
+from expunge_service.api.app import create_app
+from expunge_service.infra.pseudonyms import new_id
+from expunge_service.infra.tables import Generation, Model, Removal, StoredVector, Task, Version
+from expunge_service.queue import block_untaken
+from expunge_service.requests import WITH_ROWS
+from expunge_service.requests.reasons import Reason, Role
+from expunge_workers.scheduler import run
+from expunge_workers.storage.checkpoint_format import encode
+from expunge_workers.storage.private_state import place_of
 from tests.harness.files import path_in, root_of
 from tests.harness.ways_out import by_call, by_command
 from tests.service.queue.test_batch import in_batches

@@ -11,11 +11,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge.service.infra.files import Damaged
-from expunge.service.infra.tables import AuditEntry, Certificate, Erasure, Membership, StoredVector
-from expunge.service.requests.reasons import Reason
-from expunge.workers.scheduler.run import open_scheduler
-from expunge.workers.storage.key_store import HolderKey
+from expunge_service.infra.files import Damaged
+from expunge_service.infra.tables import AuditEntry, Certificate, Erasure, Membership, StoredVector
+from expunge_service.requests.reasons import Reason
+from expunge_workers.scheduler.run import open_scheduler
+from expunge_workers.storage.key_store import HolderKey
 from tests.faults.invariants import broken
 from tests.workers import meanwhile
 from tests.workers.test_crashes import die_at

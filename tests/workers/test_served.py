@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy import delete
 
-from expunge.service.infra.tables import AuditEntry, Certificate, Consumer, Model, Task, Version
-from expunge.service.models import consumers
-from expunge.service.requests import intake
-from expunge.workers.scheduler import run
+from expunge_service.infra.tables import AuditEntry, Certificate, Consumer, Model, Task, Version
+from expunge_service.models import consumers
+from expunge_service.requests import intake
+from expunge_workers.scheduler import run
 from tests.workers.training.test_retrain import ONE_UPDATE
 from tests.workers.worlds import TENANT, World
 

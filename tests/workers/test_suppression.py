@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expunge.service.infra.tables import DeletionRequest
-from expunge.service.requests import intake
-from expunge.service.requests.states import Suppress
-from expunge.service.requests.suppression import concerns
+from expunge_service.infra.tables import DeletionRequest
+from expunge_service.requests import intake
+from expunge_service.requests.states import Suppress
+from expunge_service.requests.suppression import concerns
 from tests.faults.invariants import broken
 from tests.workers.worlds import TENANT, World
 

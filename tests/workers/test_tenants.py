@@ -11,17 +11,17 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge.service.access.api_keys import Scope, create_key
-from expunge.service.api.app import create_app
-from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.settings import Settings, SettingsError
-from expunge.service.infra.tables import Erasure, Membership, Model, Task, Version
-from expunge.service.infra.tenants import recipes_of
-from expunge.workers.scheduler.run import sweep
-from expunge.workers.storage import erase_due
-from expunge.workers.training.calibrate import CalibrationUnits
-from expunge.workers.training.keyed_parts import KeyedParts
-from expunge.workers.training.units import assist
+from expunge_service.access.api_keys import Scope, create_key
+from expunge_service.api.app import create_app
+from expunge_service.infra.pseudonyms import new_id
+from expunge_service.infra.settings import Settings, SettingsError
+from expunge_service.infra.tables import Erasure, Membership, Model, Task, Version
+from expunge_service.infra.tenants import recipes_of
+from expunge_workers.scheduler.run import sweep
+from expunge_workers.storage import erase_due
+from expunge_workers.training.calibrate import CalibrationUnits
+from expunge_workers.training.keyed_parts import KeyedParts
+from expunge_workers.training.units import assist
 from tests.workers.worlds import RECIPES, World, open_world
 
 ONE, TWO = "one", "two"

@@ -12,14 +12,14 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from standardwebhooks import Webhook
 
-from expunge.service.access.api_keys import Scope, create_key
-from expunge.service.api.app import create_app
-from expunge.service.audit.verification import verify
-from expunge.service.audit.witness import Witness
-from expunge.service.certificates import issue
-from expunge.service.infra.pseudonyms import new_id, sample_digest
-from expunge.service.infra.settings import session_key
-from expunge.service.infra.tables import (
+from expunge_service.access.api_keys import Scope, create_key
+from expunge_service.api.app import create_app
+from expunge_service.audit.verification import verify
+from expunge_service.audit.witness import Witness
+from expunge_service.certificates import issue
+from expunge_service.infra.pseudonyms import new_id, sample_digest
+from expunge_service.infra.settings import session_key
+from expunge_service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     Consumer,
@@ -29,15 +29,15 @@ from expunge.service.infra.tables import (
     Removal,
     Task,
 )
-from expunge.service.models import restore_guard
-from expunge.service.models.retrain_plan import retrain_lease
-from expunge.service.requests import intake
-from expunge.service.requests.states import Status
-from expunge.service.requests.webhooks import WebhookEvent, add_endpoint
-from expunge.workers.scheduler.restore import restore
-from expunge.workers.scheduler.run import LEASE, open_scheduler
-from expunge.workers.scheduler.ssrf_guard import Outbound
-from expunge.workers.scheduler.webhook_sender import WebhookSender
+from expunge_service.models import restore_guard
+from expunge_service.models.retrain_plan import retrain_lease
+from expunge_service.requests import intake
+from expunge_service.requests.states import Status
+from expunge_service.requests.webhooks import WebhookEvent, add_endpoint
+from expunge_workers.scheduler.restore import restore
+from expunge_workers.scheduler.run import LEASE, open_scheduler
+from expunge_workers.scheduler.ssrf_guard import Outbound
+from expunge_workers.scheduler.webhook_sender import WebhookSender
 from tests.workers import meanwhile
 from tests.workers.scheduler.test_restore import Snapshot, export, signer, snapshot
 from tests.workers.scheduler.test_webhook_sender import Receiver, receiver

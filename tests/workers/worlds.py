@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from sqlalchemy import func, select, update
 
-from expunge.service.audit import version_file
-from expunge.service.infra.db import Database, now
-from expunge.service.infra.limits import Limits
-from expunge.service.infra.pseudonyms import new_id, subject_digest
-from expunge.service.infra.settings import Settings, ensure_secrets
-from expunge.service.infra.tables import (
+from expunge_service.audit import version_file
+from expunge_service.infra.db import Database, now
+from expunge_service.infra.limits import Limits
+from expunge_service.infra.pseudonyms import new_id, subject_digest
+from expunge_service.infra.settings import Settings, ensure_secrets
+from expunge_service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     DeletionRequest,
@@ -38,19 +38,19 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
-from expunge.service.infra.time import SECOND
-from expunge.service.models import committed_in_full, model_lease, registration, write_marked
-from expunge.service.models.publication_entry import PUBLISHING, claim_digest
-from expunge.service.queue import ClaimedTask, Deletions, Preparation, Result, claim
-from expunge.service.requests import identity_check, intake
-from expunge.service.requests.states import Suppress
-from expunge.workers.app import Worker
-from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
-from expunge.workers.runtime.process import Process
-from expunge.workers.scheduler.run import LEASE as SCHEDULER
-from expunge.workers.storage import private_state
-from expunge.workers.storage.storage import Storage
-from expunge.workers.update import run
+from expunge_service.infra.time import SECOND
+from expunge_service.models import committed_in_full, model_lease, registration, write_marked
+from expunge_service.models.publication_entry import PUBLISHING, claim_digest
+from expunge_service.queue import ClaimedTask, Deletions, Preparation, Result, claim
+from expunge_service.requests import identity_check, intake
+from expunge_service.requests.states import Suppress
+from expunge_workers.app import Worker
+from expunge_workers.runtime.heartbeat import HeartbeatSender, Stopwatch
+from expunge_workers.runtime.process import Process
+from expunge_workers.scheduler.run import LEASE as SCHEDULER
+from expunge_workers.storage import private_state
+from expunge_workers.storage.storage import Storage
+from expunge_workers.update import run
 from tests.harness.draws import fix_draw
 from tests.workers import meanwhile
 from unlearning.accounting.policy import Policy

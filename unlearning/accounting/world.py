@@ -34,7 +34,7 @@ VOUCHED = "The operator vouches that the recipe's code ("
 class Enclosure(StrEnum):
     """The walls around a world, strongest first; of several worlds the weakest counts.
 
-    workers/runtime/walls.py puts them up; here stands what a claim says of them.
+    runtime/walls.py of the workers puts them up; here stands what a claim says of them.
     """
 
     NEW_ROOT = "new root"

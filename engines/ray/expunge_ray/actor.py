@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from expunge.workers.runtime.part_program import end_program, start_program
+from expunge_workers.runtime.part_program import end_program, start_program
 
 
 class Part:

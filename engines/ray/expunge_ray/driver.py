@@ -14,8 +14,8 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, RayActorError
 
-from expunge.workers.runtime.kernel import die_with_parent
 from expunge_ray.actor import Part
+from expunge_workers.runtime.kernel import die_with_parent
 
 NAMESPACE = "expunge"
 LOOK_SECONDS = 5.0

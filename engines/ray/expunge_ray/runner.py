@@ -14,9 +14,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from expunge.service.infra.python import PYTHON
-from expunge.workers.runtime.engine import EngineAway, PartJob
-from expunge.workers.runtime.walls import listed
+from expunge_service.infra.python import PYTHON
+from expunge_workers.runtime.engine import EngineAway, PartJob
+from expunge_workers.runtime.walls import listed
 
 ANSWER_SECONDS = 120.0
 """that the cluster may take to answer: the first answer begins with joining it"""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from expunge.service.infra.time import duration
+from expunge_service.infra.time import duration
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import batch_by_rule
 

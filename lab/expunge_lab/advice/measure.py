@@ -16,9 +16,12 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch.func import grad, vmap
 
-from expunge.service.queue import ForgottenCount
-from expunge.workers.guarantee.certify import published_of
-from expunge.workers.guarantee.terms import (
+from expunge_lab.advice.choice import Offer
+from expunge_lab.advice.growth import Point, scaled
+from expunge_lab.in_process import certify, establish, generator, open_model, refine
+from expunge_service.queue import ForgottenCount
+from expunge_workers.guarantee.certify import published_of
+from expunge_workers.guarantee.terms import (
     Terms,
     design_of,
     guarantee_of,
@@ -27,10 +30,7 @@ from expunge.workers.guarantee.terms import (
     require_vectors_fit,
     terms_of,
 )
-from expunge.workers.runtime.model import OpenModel
-from expunge_lab.advice.choice import Offer
-from expunge_lab.advice.growth import Point, scaled
-from expunge_lab.in_process import certify, establish, generator, open_model, refine
+from expunge_workers.runtime.model import OpenModel
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Fallback, Policy
 from unlearning.bounds.calibration import Design

@@ -15,16 +15,16 @@ from typing import Any
 
 import torch
 
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tenants import DEFAULT_TENANT
-from expunge.workers.check.checks import ANY, NEEDS_RUN, PartsInMemory
-from expunge.workers.runtime.model import OpenModel, forget_by_parts, set_up
-from expunge.workers.runtime.rows_recipe import RowsRecipe, SourceUnits, declared, survey
-from expunge.workers.runtime.world_model import WorldModel
-from expunge.workers.runtime.worlds import Lost, readers, template
 from expunge_lab.advice.choice import Offer
 from expunge_lab.advice.measure import FORGOTTEN, LEAST_PEOPLE, Findings, Limit, OutOfTime, Scene, measure
 from expunge_lab.recipe import load_recipe, place_of
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tenants import DEFAULT_TENANT
+from expunge_workers.check.checks import ANY, NEEDS_RUN, PartsInMemory
+from expunge_workers.runtime.model import OpenModel, forget_by_parts, set_up
+from expunge_workers.runtime.rows_recipe import RowsRecipe, SourceUnits, declared, survey
+from expunge_workers.runtime.world_model import WorldModel
+from expunge_workers.runtime.worlds import Lost, readers, template
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Fallback, Granularity, Policy
 from unlearning.methods import NAMES, load

@@ -8,13 +8,13 @@ from functools import cache
 import torch
 from sqlalchemy.exc import SQLAlchemyError
 
-from expunge.service.access import require_pepper
-from expunge.service.cli.checks import lacks_file
-from expunge.service.infra.db import Database
-from expunge.service.infra.migrate import SchemaState, schema_state
-from expunge.service.infra.pseudonyms import Pepper, sample_digest, subject_digest
-from expunge.service.infra.settings import Settings, SettingsError
-from expunge.service.requests import names_with_requests
+from expunge_service.access import require_pepper
+from expunge_service.cli.checks import lacks_file
+from expunge_service.infra.db import Database
+from expunge_service.infra.migrate import SchemaState, schema_state
+from expunge_service.infra.pseudonyms import Pepper, sample_digest, subject_digest
+from expunge_service.infra.settings import Settings, SettingsError
+from expunge_service.requests import names_with_requests
 from unlearning.recipe import Samples
 from unlearning.types import Refused
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from expunge.service.queue import ForgottenCount
-from expunge.workers.guarantee.certify import Certified
-from expunge.workers.guarantee.terms import Terms, guarantee_of, reference_of, terms_of
-from expunge.workers.runtime.model import OpenModel
-from expunge.workers.storage import checkpoint_format
 from expunge_lab.experiment.two_worlds import Worlds
 from expunge_lab.in_process import certify, establish, generator, refine
+from expunge_service.queue import ForgottenCount
+from expunge_workers.guarantee.certify import Certified
+from expunge_workers.guarantee.terms import Terms, guarantee_of, reference_of, terms_of
+from expunge_workers.runtime.model import OpenModel
+from expunge_workers.storage import checkpoint_format
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.accounting.policy import Policy
 from unlearning.bounds.minimiser import Minimiser

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from expunge.workers.guarantee.certify import published_of
-from expunge.workers.guarantee.terms import Terms
 from expunge_lab.attack.canaries import Cast
 from expunge_lab.attack.rehearsal import Prepared, Update, rehearse, worlds_of
 from expunge_lab.experiment.lower_bound import (
@@ -25,6 +23,8 @@ from expunge_lab.experiment.lower_bound import (
     from_noise,
 )
 from expunge_lab.experiment.two_worlds import Worlds, attack, side_by_side
+from expunge_workers.guarantee.certify import published_of
+from expunge_workers.guarantee.terms import Terms
 from unlearning.accounting.budget import epsilon_of, mu_of, updates_left
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.accounting.composition import Allowance, at_limit

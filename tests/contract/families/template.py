@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tests.harness.source import SOURCE_PATH
 from unlearning.rows import Rows, Source
 
 REPOSITORY = Path(__file__).parents[3]
@@ -37,7 +38,7 @@ class Template:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            env={**os.environ, "PYTHONPATH": SOURCE_PATH},
             cwd=REPOSITORY,
         )
         assert self._process.stdin and self._process.stdout
@@ -46,7 +47,7 @@ class Template:
 
     def train(self, order: Mapping[str, Any], rows: Sequence[bytes]) -> list[dict[str, Any]]:
         """Train once for each of the carried rows; return the facts of each training, and its ``data``."""
-        from expunge.workers.runtime.world import seal  # noqa: PLC0415
+        from expunge_workers.runtime.world import seal  # noqa: PLC0415
 
         descriptors = [seal(carried) for carried in rows]
         try:
@@ -88,7 +89,7 @@ def main() -> None:
         with contextlib.suppress(ImportError):
             import_module(library)
     import tests.contract.families.carriage  # noqa: F401, PLC0415
-    from expunge.workers.runtime.walls import draw, probe  # noqa: PLC0415
+    from expunge_workers.runtime.walls import draw, probe  # noqa: PLC0415
 
     found = probe()
     answers = os.fdopen(os.dup(1), "w")
@@ -111,7 +112,7 @@ def _replies(found: Any, walls: Any) -> Any:
 
 
 def _behind_walls(order: Mapping[str, Any], rows: Sequence[int], walls: Any) -> list[dict[str, Any]]:
-    from expunge.workers.runtime.world import Code, PartInput, open_world  # noqa: PLC0415
+    from expunge_workers.runtime.world import Code, PartInput, open_world  # noqa: PLC0415
 
     code = Code("recipe", {name: text.encode() for name, text in order["files"].items()})
     parts = [PartInput({"carried": descriptor}, {}) for descriptor in rows]

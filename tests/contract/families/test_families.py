@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from expunge.workers.runtime.walls import EVERY
+from expunge_workers.runtime.walls import EVERY
 from tests.contract.families.data import LEAVERS
 from tests.contract.families.judge import Compared, Family, Judge, families, judging
 from tests.contract.families.template import LIBRARIES, Template

@@ -62,7 +62,7 @@ def release_commit() -> str:
 def over(check: Check) -> None:
     """Put this tree over the release's, move passwords and secrets where it has them, and start it."""
     project = check.project
-    for package in ("unlearning", "service", "workers", "migrations", "client", "connect", "examples"):
+    for package in ("expunge", "unlearning", "service", "workers", "migrations", "client", "connect", "examples"):
         shutil.rmtree(project.folder / package)  # as `git checkout` does: a file that is gone would shadow a new one
     extract("HEAD", project.folder)
     passwords = {name: value for name, value in project.environment.items() if name.endswith("_PASSWORD")}

@@ -13,14 +13,14 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import create_key
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.log import canonical, integrate, record
-from expunge.service.audit.signed_note import Signer
-from expunge.service.audit.verification import verify
-from expunge.service.infra.actors import SCHEDULER, WORKER
-from expunge.service.infra.db import Database
-from expunge.service.infra.tables import ActorName, ApiKey, AuditEntry
+from expunge_service.access.api_keys import create_key
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.log import canonical, integrate, record
+from expunge_service.audit.signed_note import Signer
+from expunge_service.audit.verification import verify
+from expunge_service.infra.actors import SCHEDULER, WORKER
+from expunge_service.infra.db import Database
+from expunge_service.infra.tables import ActorName, ApiKey, AuditEntry
 from tests.service.access.test_tenants import BODIES, call, furnish, routes
 from tests.service.conftest import Login
 
@@ -65,14 +65,14 @@ WRITTEN_OUT = {
 }
 """every kind that a call in the source names; {} is filled in there"""
 IN_VARIABLES = {
-    "service/access/api_keys.py": "actor.renamed, actor.erased",
-    "service/audit/key_rotation.py": "log.key_rotated",
-    "service/audit/log.py": "record calls entry",
-    "workers/scheduler/restore.py": "version.restored",
-    "workers/training/prepare.py": "preparation.switched",
-    "service/queue/publication.py": "version.published",
-    "service/queue/results.py": "update.blocked, update.postponed, update.empty",
-    "service/queue/drains.py": "worker.drained, worker.resumed",
+    "service/expunge_service/access/api_keys.py": "actor.renamed, actor.erased",
+    "service/expunge_service/audit/key_rotation.py": "log.key_rotated",
+    "service/expunge_service/audit/log.py": "record calls entry",
+    "workers/expunge_workers/scheduler/restore.py": "version.restored",
+    "workers/expunge_workers/training/prepare.py": "preparation.switched",
+    "service/expunge_service/queue/publication.py": "version.published",
+    "service/expunge_service/queue/results.py": "update.blocked, update.postponed, update.empty",
+    "service/expunge_service/queue/drains.py": "worker.drained, worker.resumed",
 }
 
 
@@ -106,8 +106,11 @@ def test_every_kind_of_entry_is_known_and_made_in_the_one_place_that_names_its_a
         for path in [*ROOT.glob("service/**/*.py"), *ROOT.glob("workers/**/*.py")]
         if any(text in path.read_text() for text in ("AuditEntry(", "insert(AuditEntry.", "_INSERTS[AuditEntry]"))
     }
-    with_actor = {"service/audit/log.py", "service/requests/intake.py"}
-    assert making == with_actor | {"service/audit/import_export.py", "service/infra/tables/installation.py"}
+    with_actor = {"service/expunge_service/audit/log.py", "service/expunge_service/requests/intake.py"}
+    assert making == with_actor | {
+        "service/expunge_service/audit/import_export.py",
+        "service/expunge_service/infra/tables/installation.py",
+    }
 
 
 def test_a_transaction_without_an_actor_records_nothing(database: Database) -> None:

@@ -10,15 +10,15 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge.service.access.api_keys import Scope, authenticate, create_key, list_keys, revoke_key
-from expunge.service.api.app import create_app
-from expunge.service.api.dependencies import Service
-from expunge.service.api.http.limits import Limiter, client_of
-from expunge.service.infra.db import now
-from expunge.service.infra.pseudonyms import Pepper
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import ApiKey, AuditEntry
-from expunge.service.infra.time import rfc_3339
+from expunge_service.access.api_keys import Scope, authenticate, create_key, list_keys, revoke_key
+from expunge_service.api.app import create_app
+from expunge_service.api.dependencies import Service
+from expunge_service.api.http.limits import Limiter, client_of
+from expunge_service.infra.db import now
+from expunge_service.infra.pseudonyms import Pepper
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tables import ApiKey, AuditEntry
+from expunge_service.infra.time import rfc_3339
 from tests.service.access.test_tenants import BOTH
 
 Keys = Callable[..., dict[str, str]]

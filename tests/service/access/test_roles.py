@@ -8,10 +8,10 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from expunge.service.access.api_keys import Scope
-from expunge.service.access.roles import SCOPES, KeyRole, role_of
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.tables import Task
+from expunge_service.access.api_keys import Scope
+from expunge_service.access.roles import SCOPES, KeyRole, role_of
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.tables import Task
 from tests.service.access.test_tenants import call, furnish, routes
 from tests.service.conftest import Login
 from tests.service.worlds import live_model

@@ -9,10 +9,10 @@ from threading import Barrier
 
 import pytest
 
-from expunge.service.access.store_identity import check_places, claim_places
-from expunge.service.infra.db import Busy, Database
-from expunge.service.infra.files import MARK, DiskFolder, folder_at
-from expunge.service.infra.settings import SettingsError
+from expunge_service.access.store_identity import check_places, claim_places
+from expunge_service.infra.db import Busy, Database
+from expunge_service.infra.files import MARK, DiskFolder, folder_at
+from expunge_service.infra.settings import SettingsError
 from tests.harness.databases import MakeDatabase, sqlite_databases, sqlite_template
 
 Make = Callable[[str], Database]

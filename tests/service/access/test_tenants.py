@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from expunge.service.access.api_keys import Scope
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.log import integrate
-from expunge.service.audit.signed_note import Signer
-from expunge.service.infra.db import now
-from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.tables import Restoration
-from expunge.service.requests.webhooks import WebhookEvent, announce
+from expunge_service.access.api_keys import Scope
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.log import integrate
+from expunge_service.audit.signed_note import Signer
+from expunge_service.infra.db import now
+from expunge_service.infra.pseudonyms import new_id
+from expunge_service.infra.tables import Restoration
+from expunge_service.requests.webhooks import WebhookEvent, announce
 from tests.service.worlds import live_model
 
 Keys = Callable[..., dict[str, str]]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from expunge.service.api.dependencies import Service
+from expunge_service.api.dependencies import Service
 from tests.service.worlds import live_model, publish
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

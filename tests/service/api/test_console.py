@@ -13,18 +13,18 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, func, select, update
 
-from expunge.service.access.api_keys import revoke_key
-from expunge.service.access.roles import SCOPES, KeyRole
-from expunge.service.access.sessions import SESSION_SECONDS
-from expunge.service.api.console import charts, pages
-from expunge.service.api.cookies import COOKIE
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.log import integrate, record
-from expunge.service.audit.self_check import check_log
-from expunge.service.audit.signed_note import Signer
-from expunge.service.infra.db import now
-from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.tables import (
+from expunge_service.access.api_keys import revoke_key
+from expunge_service.access.roles import SCOPES, KeyRole
+from expunge_service.access.sessions import SESSION_SECONDS
+from expunge_service.api.console import charts, pages
+from expunge_service.api.cookies import COOKIE
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.log import integrate, record
+from expunge_service.audit.self_check import check_log
+from expunge_service.audit.signed_note import Signer
+from expunge_service.infra.db import now
+from expunge_service.infra.pseudonyms import new_id
+from expunge_service.infra.tables import (
     ApiKey,
     AuditEntry,
     DeletionRequest,
@@ -35,10 +35,10 @@ from expunge.service.infra.tables import (
     TreeHead,
     Version,
 )
-from expunge.service.infra.time import SECOND, instant
-from expunge.service.models.consumers import report_consumer
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.status import settle
+from expunge_service.infra.time import SECOND, instant
+from expunge_service.models.consumers import report_consumer
+from expunge_service.requests.reasons import Reason
+from expunge_service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
 from unlearning.accounting.certificate import DIFFERED
@@ -150,7 +150,7 @@ def test_a_session_ends_with_its_hour_and_with_its_key(login: Login, service: Se
 
 
 def test_a_session_is_over_after_an_hour_unless_a_page_is_opened(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("expunge.service.access.sessions.SESSION_SECONDS", -1)
+    monkeypatch.setattr("expunge_service.access.sessions.SESSION_SECONDS", -1)
     assert login().get("/").status_code == 401
     monkeypatch.undo()
     client = login()

@@ -12,16 +12,16 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
-from expunge.service.access.api_keys import Caller, Scope
-from expunge.service.api.console import acts, pages
-from expunge.service.api.console.acts import ACTS
-from expunge.service.api.console.visit import MADE
-from expunge.service.api.console.ways import ways
-from expunge.service.api.dependencies import Service, allows
-from expunge.service.api.views.requests import ActionView
-from expunge.service.audit.log import integrate
-from expunge.service.audit.signed_note import Signer
-from expunge.service.infra.tables import (
+from expunge_service.access.api_keys import Caller, Scope
+from expunge_service.api.console import acts, pages
+from expunge_service.api.console.acts import ACTS
+from expunge_service.api.console.visit import MADE
+from expunge_service.api.console.ways import ways
+from expunge_service.api.dependencies import Service, allows
+from expunge_service.api.views.requests import ActionView
+from expunge_service.audit.log import integrate
+from expunge_service.audit.signed_note import Signer
+from expunge_service.infra.tables import (
     ApiKey,
     AuditEntry,
     DeletionRequest,
@@ -32,9 +32,9 @@ from expunge.service.infra.tables import (
     Version,
     WebhookEndpoint,
 )
-from expunge.service.models.consumers import report_consumer
-from expunge.service.requests.reasons import Reason, actions
-from expunge.service.requests.status import settle
+from expunge_service.models.consumers import report_consumer
+from expunge_service.requests.reasons import Reason, actions
+from expunge_service.requests.status import settle
 from tests.service.api.test_console import token_in
 from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
@@ -80,9 +80,9 @@ def test_an_action_asks_for_the_scopes_of_the_api_route(name: str, api: TestClie
 
 
 def openapi_routes(api: TestClient) -> list[Any]:
-    from expunge.service.api.routes import keys, webhooks  # noqa: PLC0415
-    from expunge.service.api.routes.models import consumers, lifecycle, retrains  # noqa: PLC0415
-    from expunge.service.api.routes.requests import deletion_requests, holds  # noqa: PLC0415
+    from expunge_service.api.routes import keys, webhooks  # noqa: PLC0415
+    from expunge_service.api.routes.models import consumers, lifecycle, retrains  # noqa: PLC0415
+    from expunge_service.api.routes.requests import deletion_requests, holds  # noqa: PLC0415
 
     rooms = (deletion_requests, holds, lifecycle, retrains, consumers, keys, webhooks)
     return [route for room in rooms for route in room.router.routes]

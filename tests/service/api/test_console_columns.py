@@ -10,15 +10,15 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge.service.access.api_keys import create_key, list_actors, name_actor
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.log import integrate
-from expunge.service.audit.signed_note import Signer
-from expunge.service.infra.db import now
-from expunge.service.infra.tables import PhaseSeconds, Task, WebhookDelivery
-from expunge.service.models.counters import tally
-from expunge.service.requests.status import settle
-from expunge.service.requests.webhooks import WebhookEvent, add_endpoint
+from expunge_service.access.api_keys import create_key, list_actors, name_actor
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.log import integrate
+from expunge_service.audit.signed_note import Signer
+from expunge_service.infra.db import now
+from expunge_service.infra.tables import PhaseSeconds, Task, WebhookDelivery
+from expunge_service.models.counters import tally
+from expunge_service.requests.status import settle
+from expunge_service.requests.webhooks import WebhookEvent, add_endpoint
 from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
 

@@ -7,11 +7,11 @@ import re
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.db import now
-from expunge.service.infra.tables import Generation, Task
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.status import settle
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.db import now
+from expunge_service.infra.tables import Generation, Task
+from expunge_service.requests.reasons import Reason
+from expunge_service.requests.status import settle
 from tests.service.api.test_console import ACT, token_in
 from tests.service.conftest import Login
 from tests.service.worlds import live_model

@@ -13,15 +13,15 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import event, select, update
 
-from expunge.service.api.console.pages import requests
-from expunge.service.api.dependencies import Service
-from expunge.service.api.views import selection
-from expunge.service.api.views.selection import DUE, ListFilter, count, page_of
-from expunge.service.infra.db import now
-from expunge.service.infra.tables import DeletionRequest, Task
-from expunge.service.infra.time import DAY_SECONDS, SECOND
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.status import settle
+from expunge_service.api.console.pages import requests
+from expunge_service.api.dependencies import Service
+from expunge_service.api.views import selection
+from expunge_service.api.views.selection import DUE, ListFilter, count, page_of
+from expunge_service.infra.db import now
+from expunge_service.infra.tables import DeletionRequest, Task
+from expunge_service.infra.time import DAY_SECONDS, SECOND
+from expunge_service.requests.reasons import Reason
+from expunge_service.requests.status import settle
 from tests.service.api.test_console import token_in
 from tests.service.conftest import Login
 from tests.service.worlds import live_model

@@ -9,11 +9,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
-from expunge.service.api.console import words
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.db import now
-from expunge.service.infra.tables import DeletionRequest, Model, Task
-from expunge.service.requests.status import settle
+from expunge_service.api.console import words
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.db import now
+from expunge_service.infra.tables import DeletionRequest, Model, Task
+from expunge_service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.worlds import live_model
 

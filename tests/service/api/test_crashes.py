@@ -9,8 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.tables import AuditEntry, DeletionRequest, IdempotencyKey, SuppressionEntry, Task
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.tables import AuditEntry, DeletionRequest, IdempotencyKey, SuppressionEntry, Task
 from tests.harness.deaths import crash, post, post_together, variables_of
 from tests.service.worlds import live_model
 

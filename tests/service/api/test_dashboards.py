@@ -14,19 +14,19 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import select, update
 
-from expunge.service.access.api_keys import create_key
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.log import integrate, record
-from expunge.service.audit.self_check import check_log
-from expunge.service.audit.signed_note import Signer
-from expunge.service.infra.db import now
-from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.tables import DeletionRequest, Heartbeat, Model, PhaseSeconds, Task, Version
-from expunge.service.infra.time import SECOND
-from expunge.service.models.consumers import report_consumer
-from expunge.service.requests import reasons
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.status import settle
+from expunge_service.access.api_keys import create_key
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.log import integrate, record
+from expunge_service.audit.self_check import check_log
+from expunge_service.audit.signed_note import Signer
+from expunge_service.infra.db import now
+from expunge_service.infra.pseudonyms import new_id
+from expunge_service.infra.tables import DeletionRequest, Heartbeat, Model, PhaseSeconds, Task, Version
+from expunge_service.infra.time import SECOND
+from expunge_service.models.consumers import report_consumer
+from expunge_service.requests import reasons
+from expunge_service.requests.reasons import Reason
+from expunge_service.requests.status import settle
 from tests.harness.dashboards import FOLDER, dashboard, metrics_in, program, queries, rules
 from tests.service.worlds import live_model, publish
 

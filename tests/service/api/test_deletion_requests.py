@@ -13,11 +13,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, func, select, update
 
-from expunge.service.access.api_keys import authenticate, create_key, rotate_key
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.broker.notify import publisher
-from expunge.service.infra.limits import Limits
-from expunge.service.infra.tables import (
+from expunge_service.access.api_keys import authenticate, create_key, rotate_key
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.broker.notify import publisher
+from expunge_service.infra.limits import Limits
+from expunge_service.infra.tables import (
     ApiKey,
     AuditEntry,
     DeletionRequest,
@@ -27,9 +27,9 @@ from expunge.service.infra.tables import (
     SuppressionEntry,
     Task,
 )
-from expunge.service.requests.idempotency import Use, begin_calls
-from expunge.service.requests.intake import Order, commitment
-from expunge.service.requests.status import settle
+from expunge_service.requests.idempotency import Use, begin_calls
+from expunge_service.requests.intake import Order, commitment
+from expunge_service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
 

@@ -12,13 +12,13 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import select, text, update
 
-from expunge.service.access.api_keys import create_key, revoke_key, rotate_key
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.log import charge
-from expunge.service.infra.db import Busy, now
-from expunge.service.infra.files import DiskFolder, Entry
-from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.tables import (
+from expunge_service.access.api_keys import create_key, revoke_key, rotate_key
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.log import charge
+from expunge_service.infra.db import Busy, now
+from expunge_service.infra.files import DiskFolder, Entry
+from expunge_service.infra.pseudonyms import new_id
+from expunge_service.infra.tables import (
     Certificate,
     DeletionRequest,
     Heartbeat,
@@ -28,8 +28,8 @@ from expunge.service.infra.tables import (
     WebhookDelivery,
     WebhookEndpoint,
 )
-from expunge.service.models import restore_guard
-from expunge.service.requests.status import settle
+from expunge_service.models import restore_guard
+from expunge_service.requests.status import settle
 from tests.service.certificates.test_certificates import carry_out
 from tests.service.worlds import live_model, publish
 

@@ -14,9 +14,9 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
-from expunge.service.access.api_keys import Scope
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.tables import (
+from expunge_service.access.api_keys import Scope
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.tables import (
     AuditEntry,
     DeletionRequest,
     IdempotencyKey,

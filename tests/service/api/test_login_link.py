@@ -8,14 +8,14 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge.service.access import sessions
-from expunge.service.access.api_keys import Scope, create_key, revoke_key
-from expunge.service.access.sessions import make_link
-from expunge.service.api.app import create_app
-from expunge.service.api.cookies import COOKIE
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import EndedSession
+from expunge_service.access import sessions
+from expunge_service.access.api_keys import Scope, create_key, revoke_key
+from expunge_service.access.sessions import make_link
+from expunge_service.api.app import create_app
+from expunge_service.api.cookies import COOKIE
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tables import EndedSession
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from expunge.service.api.dependencies import Service
-from expunge.service.api.routes.models.models import CalibrationSettings, Registration
+from expunge_service.api.dependencies import Service
+from expunge_service.api.routes.models.models import CalibrationSettings, Registration
 from tests.service.conftest import Login
 from tests.service.worlds import live_model
 

@@ -14,9 +14,9 @@ import pytest
 from fastapi.testclient import TestClient
 from jsonschema import Draft202012Validator
 
-from expunge.service.api.app import create_app
-from expunge.service.infra.settings import Settings
-from expunge.service.requests.webhooks import WebhookEvent
+from expunge_service.api.app import create_app
+from expunge_service.infra.settings import Settings
+from expunge_service.requests.webhooks import WebhookEvent
 
 GENERATOR = os.environ.get("EXPUNGE_TEST_OPENAPI_PYTHON_CLIENT") or shutil.which("openapi-python-client")
 JAR = os.environ.get("EXPUNGE_TEST_OPENAPI_GENERATOR_JAR")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fastapi.testclient import TestClient
 
-from expunge.service.access.api_keys import Scope
+from expunge_service.access.api_keys import Scope
 from tests.service.access.test_keys import OPEN, Keys, routes
 
 

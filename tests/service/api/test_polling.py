@@ -9,12 +9,12 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
-from expunge.service.api.dependencies import Service
-from expunge.service.api.http.polling import LEAST_SECONDS, MOST_SECONDS, retry_after
-from expunge.service.infra.db import now
-from expunge.service.infra.tables import DeletionRequest, Model, Task
-from expunge.service.infra.time import DAY_SECONDS, SECOND
-from expunge.service.requests.status import settle
+from expunge_service.api.dependencies import Service
+from expunge_service.api.http.polling import LEAST_SECONDS, MOST_SECONDS, retry_after
+from expunge_service.infra.db import now
+from expunge_service.infra.tables import DeletionRequest, Model, Task
+from expunge_service.infra.time import DAY_SECONDS, SECOND
+from expunge_service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.worlds import live_model
 

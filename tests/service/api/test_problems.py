@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from expunge.service.api import problems
-from expunge.service.api.app import create_app
-from expunge.service.api.dependencies import Service
-from expunge.service.infra import db
-from expunge.service.infra.db import Busy, Database, now
-from expunge.service.infra.settings import Settings
+from expunge_service.api import problems
+from expunge_service.api.app import create_app
+from expunge_service.api.dependencies import Service
+from expunge_service.infra import db
+from expunge_service.infra.db import Busy, Database, now
+from expunge_service.infra.settings import Settings
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 PATH = "/v1/deletion-requests"
@@ -145,7 +145,7 @@ def test_a_log_line_has_no_field_that_is_not_on_the_list(
     try:
         raise ValueError("canary")
     except ValueError:
-        logging.getLogger("expunge.service.test").exception("it failed", extra={"subject": "canary", "model": "digits"})
+        logging.getLogger("expunge_service.test").exception("it failed", extra={"subject": "canary", "model": "digits"})
     line = json.loads(capsys.readouterr().err)
     assert line.keys() == {"time", "level", "logger", "message", "model", "error"}
     assert "canary" not in json.dumps(line)

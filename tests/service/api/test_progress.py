@@ -8,10 +8,10 @@ import threading
 import pytest
 from sqlalchemy import select
 
-from expunge.service.infra.db import Database, now
-from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.tables import AuditEntry, DeletionRequest, Model, Task
-from expunge.service.requests.status import settle
+from expunge_service.infra.db import Database, now
+from expunge_service.infra.pseudonyms import new_id
+from expunge_service.infra.tables import AuditEntry, DeletionRequest, Model, Task
+from expunge_service.requests.status import settle
 
 
 def a_request(database: Database, *tasks: str) -> str:

@@ -10,14 +10,14 @@ import pytest
 from sqlalchemy import event, select, update
 from sqlalchemy.orm import Session
 
-from expunge.service.access import Scope
-from expunge.service.api.dependencies import Service
-from expunge.service.api.views.requests import ModelPart, request_view, request_views
-from expunge.service.certificates import erasing, note
-from expunge.service.certificates.plain_words import DIFFERED, differed
-from expunge.service.infra.db import now
-from expunge.service.infra.pseudonyms import new_id, sample_digest, subject_digest
-from expunge.service.infra.tables import (
+from expunge_service.access import Scope
+from expunge_service.api.dependencies import Service
+from expunge_service.api.views.requests import ModelPart, request_view, request_views
+from expunge_service.certificates import erasing, note
+from expunge_service.certificates.plain_words import DIFFERED, differed
+from expunge_service.infra.db import now
+from expunge_service.infra.pseudonyms import new_id, sample_digest, subject_digest
+from expunge_service.infra.tables import (
     Consumer,
     DeletionRequest,
     Erasure,
@@ -29,11 +29,11 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
-from expunge.service.infra.time import SECOND, day_after, day_and_time
-from expunge.service.models import standing
-from expunge.service.models.generations import open_generation
-from expunge.service.requests import NO_WINDOWS, Order, Reason, Suppress, accept, explain, held_by, positions, reason_of
-from expunge.service.requests.suppression import MEMBERS_FROZEN
+from expunge_service.infra.time import SECOND, day_after, day_and_time
+from expunge_service.models import standing
+from expunge_service.models.generations import open_generation
+from expunge_service.requests import NO_WINDOWS, Order, Reason, Suppress, accept, explain, held_by, positions, reason_of
+from expunge_service.requests.suppression import MEMBERS_FROZEN
 from tests.service.worlds import live_model, publish
 
 TENANT, HOUR = "default", 3600 * SECOND

@@ -19,12 +19,12 @@ import pytest
 import uvicorn
 from fastapi.testclient import TestClient
 
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.log import integrate
-from expunge.service.audit.signed_note import Signer
-from expunge.service.infra.db import Busy, Database, now
-from expunge.service.infra.tables import ApiKey, Heartbeat
-from expunge.service.requests.webhooks import WebhookEvent, add_endpoint, announce
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.log import integrate
+from expunge_service.audit.signed_note import Signer
+from expunge_service.infra.db import Busy, Database, now
+from expunge_service.infra.tables import ApiKey, Heartbeat
+from expunge_service.requests.webhooks import WebhookEvent, add_endpoint, announce
 from tests.service.worlds import live_model
 
 if not any((Path(folder) / "schemathesis").is_dir() for folder in sys.path):

@@ -11,11 +11,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge.service.api.app import create_app
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.settings import adopt_secret
-from expunge.service.infra.tables import WebhookEndpoint
-from expunge.service.requests.webhooks import webhook_signature
+from expunge_service.api.app import create_app
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.settings import adopt_secret
+from expunge_service.infra.tables import WebhookEndpoint
+from expunge_service.requests.webhooks import webhook_signature
 from tests.service.conftest import Login
 
 HOOK = {"url": "https://hooks.example.com/x"}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from fastapi.testclient import TestClient
 
-from expunge.service.api.cookies import COOKIE
+from expunge_service.api.cookies import COOKIE
 from tests.service.conftest import Login
 
 

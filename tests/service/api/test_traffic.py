@@ -12,12 +12,12 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import select, update
 
-from expunge.service.api.dependencies import Service
-from expunge.service.api.traffic import BOUNDS, Measured, Traffic
-from expunge.service.infra.db import now
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import DeletionRequest, Heartbeat, Model
-from expunge.service.infra.time import SECOND
+from expunge_service.api.dependencies import Service
+from expunge_service.api.traffic import BOUNDS, Measured, Traffic
+from expunge_service.infra.db import now
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tables import DeletionRequest, Heartbeat, Model
+from expunge_service.infra.time import SECOND
 from tests.harness.dashboards import rules
 from tests.service.api.test_dashboards import busy, exported
 

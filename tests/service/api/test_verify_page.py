@@ -13,10 +13,10 @@ import pytest
 import segno
 from fastapi.testclient import TestClient
 
-from expunge.service.api.dependencies import Service
-from expunge.service.audit import canonical
-from expunge.service.audit.signed_note import Signer, Verifier
-from expunge.service.infra.settings import Settings, SettingsError
+from expunge_service.api.dependencies import Service
+from expunge_service.audit import canonical
+from expunge_service.audit.signed_note import Signer, Verifier
+from expunge_service.infra.settings import Settings, SettingsError
 from tests.harness.browser import Browser, chromium
 from tests.service.certificates.test_certificates import PATH, carry_out, tick
 from tests.service.certificates.test_verifiers import proved_in, signed, statement_of
@@ -24,7 +24,7 @@ from tests.service.conftest import Login
 from tests.service.worlds import live_model
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "service" / "api" / "console" / "static" / "verify.html"
+PAGE = ROOT / "service" / "expunge_service" / "api" / "console" / "static" / "verify.html"
 VECTOR = json.loads((ROOT / "tests" / "service" / "vectors" / "erasure-v1.json").read_text())
 VECTOR_FINGERPRINT = "47fbfb0d13b7746e44b6cee5a89ee4a2"
 """of the vector's key, by sha256sum"""

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from expunge.service.access.api_keys import Scope, create_key
-from expunge.service.api.app import create_app
-from expunge.service.api.problems import MOST_ERRORS
-from expunge.service.infra.limits import LIMITS
-from expunge.service.infra.settings import Settings
+from expunge_service.access.api_keys import Scope, create_key
+from expunge_service.api.app import create_app
+from expunge_service.api.problems import MOST_ERRORS
+from expunge_service.infra.limits import LIMITS
+from expunge_service.infra.settings import Settings
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 Node = dict[str, Any]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from expunge.service.api.dependencies import Service
-from expunge.service.audit import merkle
-from expunge.service.audit.log import integrate, record
-from expunge.service.audit.signed_note import Signer
-from expunge.service.audit.verification import verify
+from expunge_service.api.dependencies import Service
+from expunge_service.audit import merkle
+from expunge_service.audit.log import integrate, record
+from expunge_service.audit.signed_note import Signer
+from expunge_service.audit.verification import verify
 from tests.harness import log_tree
 from tests.service import rfc6962
 from tests.service.audit.test_verify import KINDS, tamper

@@ -15,14 +15,14 @@ import uvicorn
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from expunge.service.access.api_keys import revoke_key
-from expunge.service.access.sessions import end_session
-from expunge.service.api.cookies import COOKIE
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.log import integrate, record
-from expunge.service.audit.signed_note import Signer
-from expunge.service.infra.db import now
-from expunge.service.infra.tables import ApiKey
+from expunge_service.access.api_keys import revoke_key
+from expunge_service.access.sessions import end_session
+from expunge_service.api.cookies import COOKIE
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.log import integrate, record
+from expunge_service.audit.signed_note import Signer
+from expunge_service.infra.db import now
+from expunge_service.infra.tables import ApiKey
 from tests.service.conftest import Login
 
 Keys = Callable[..., dict[str, str]]

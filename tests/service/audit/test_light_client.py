@@ -14,15 +14,15 @@ import pytest
 from fastapi.testclient import TestClient
 
 import expunge_client
-from expunge.service.api.app import create_app
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.signed_note import NotAuthentic as ServiceNotAuthentic
-from expunge.service.audit.signed_note import Signer
-from expunge.service.certificates.envelope import sign, verify
-from expunge.service.infra.settings import Settings
-from expunge.service.requests.intake import Order, commitment
-from expunge.service.requests.webhooks import WebhookEvent, add_endpoint, webhook_key, webhook_signature
 from expunge_client import NotAuthentic, answers, calls, certificates, verify_certificate, verify_webhook
+from expunge_service.api.app import create_app
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.signed_note import NotAuthentic as ServiceNotAuthentic
+from expunge_service.audit.signed_note import Signer
+from expunge_service.certificates.envelope import sign, verify
+from expunge_service.infra.settings import Settings
+from expunge_service.requests.intake import Order, commitment
+from expunge_service.requests.webhooks import WebhookEvent, add_endpoint, webhook_key, webhook_signature
 from tests.service.certificates.test_certificates import forgeries, issued
 
 __all__ = ["issued"]

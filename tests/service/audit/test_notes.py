@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 
 import expunge_client
-from expunge.service.audit.signed_note import LogHead, NotAuthentic, Signer, Verifier
 from expunge_client import certificates
+from expunge_service.audit.signed_note import LogHead, NotAuthentic, Signer, Verifier
 
 # the example of https://c2sp.org/signed-note
 VKEY = "example.com/foo+530d903a+AekyeRrm56hApGFkyQR4ZCbV54Id2LKaANYcrnKv3U2k"

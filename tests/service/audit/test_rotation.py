@@ -13,19 +13,19 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from typer.testing import CliRunner
 
-from expunge.service.api.dependencies import Service
-from expunge.service.audit import merkle
-from expunge.service.audit.key_rotation import FOLDER, handovers, keep_handovers, keys_of, rotate_signing_key
-from expunge.service.audit.log import canonical, integrate, record
-from expunge.service.audit.signed_note import Handover, NotAuthentic, Signer, Verifier
-from expunge.service.audit.succession import ROTATED, Succession, signatures, successions, trusted_keys
-from expunge.service.audit.verification import verify
-from expunge.service.cli.commands.processes import prepare
-from expunge.service.infra.files import folder_at
-from expunge.service.infra.settings import SettingsError
-from expunge.service.infra.tables import AuditEntry
 from expunge_client import verify_certificate
 from expunge_client.cli.main import app
+from expunge_service.api.dependencies import Service
+from expunge_service.audit import merkle
+from expunge_service.audit.key_rotation import FOLDER, handovers, keep_handovers, keys_of, rotate_signing_key
+from expunge_service.audit.log import canonical, integrate, record
+from expunge_service.audit.signed_note import Handover, NotAuthentic, Signer, Verifier
+from expunge_service.audit.succession import ROTATED, Succession, signatures, successions, trusted_keys
+from expunge_service.audit.verification import verify
+from expunge_service.cli.commands.processes import prepare
+from expunge_service.infra.files import folder_at
+from expunge_service.infra.settings import SettingsError
+from expunge_service.infra.tables import AuditEntry
 from tests.harness import log_tree
 from tests.service.audit.test_audit import download, grow
 from tests.service.certificates.test_certificates import PATH, carry_out, tick
@@ -134,7 +134,7 @@ def test_a_rotation_that_was_cut_short_is_completed(
     grow(service, 2)
     old = Signer.of(service.settings)
     with pytest.MonkeyPatch.context() as cut:
-        cut.setattr(f"expunge.service.cli.log_rotation.{before}", lambda *_: 1 / 0)
+        cut.setattr(f"expunge_service.cli.log_rotation.{before}", lambda *_: 1 / 0)
         cut.setenv("EXPUNGE_HOME", str(service.settings.home))
         cut.setenv("EXPUNGE_DATABASE_URL", service.database.engine.url.render_as_string(hide_password=False))
         assert CliRunner().invoke(app, ["audit", "rotate-key"]).exit_code != 0

@@ -7,13 +7,13 @@ from threading import Event
 import pytest
 from sqlalchemy import delete, select, update
 
-from expunge.service.api.dependencies import Service
-from expunge.service.audit import self_check
-from expunge.service.audit.log import integrate, record
-from expunge.service.audit.self_check import check_log, keep_checking
-from expunge.service.audit.signed_note import Signer
-from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.tables import AuditEntry, LogCheck, TreeHead, TreeNode
+from expunge_service.api.dependencies import Service
+from expunge_service.audit import self_check
+from expunge_service.audit.log import integrate, record
+from expunge_service.audit.self_check import check_log, keep_checking
+from expunge_service.audit.signed_note import Signer
+from expunge_service.infra.pseudonyms import new_id
+from expunge_service.infra.tables import AuditEntry, LogCheck, TreeHead, TreeNode
 
 
 def grow(service: Service, count: int, signer: Signer | None = None) -> None:

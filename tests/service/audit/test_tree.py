@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expunge.service.audit import merkle
+from expunge_service.audit import merkle
 from tests.harness import log_tree
 
 # https://www.rfc-editor.org/rfc/rfc6962 section 2.1, as the certificate-transparency project publishes the values

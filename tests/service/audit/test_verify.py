@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from expunge.service.audit import merkle
-from expunge.service.audit.log import canonical
-from expunge.service.audit.signed_note import NotAuthentic, Signer
-from expunge.service.audit.verification import verify
 from expunge_client.cli.main import app
+from expunge_service.audit import merkle
+from expunge_service.audit.log import canonical
+from expunge_service.audit.signed_note import NotAuthentic, Signer
+from expunge_service.audit.verification import verify
 from tests.harness import log_tree
 from tests.service import rfc6962
 

@@ -20,11 +20,11 @@ from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer import SSlibKey
 from typer.testing import CliRunner
 
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.log import canonical
-from expunge.service.audit.signed_note import Signer
-from expunge.service.certificates.envelope import sign
 from expunge_client.cli.main import app
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.log import canonical
+from expunge_service.audit.signed_note import Signer
+from expunge_service.certificates.envelope import sign
 from tests.service.audit.test_audit import download
 from tests.service.audit.test_rotation import head, rotate_signing
 from tests.service.certificates.test_certificates import PATH, carry_out, issued, tick

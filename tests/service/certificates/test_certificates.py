@@ -15,18 +15,19 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from expunge.service.api.dependencies import Service
-from expunge.service.api.views.metrics import render
-from expunge.service.audit.log import charge, integrate, record
-from expunge.service.audit.merkle import leaf_hash
-from expunge.service.audit.signed_note import NotAuthentic, Signer
-from expunge.service.certificates import issue
-from expunge.service.certificates.envelope import sign, verify
-from expunge.service.certificates.issue import issue_due
-from expunge.service.certificates.statement import summed
-from expunge.service.cli.checks import examine
-from expunge.service.infra.db import now
-from expunge.service.infra.tables import (
+from expunge_client import verify_certificate
+from expunge_service.api.dependencies import Service
+from expunge_service.api.views.metrics import render
+from expunge_service.audit.log import charge, integrate, record
+from expunge_service.audit.merkle import leaf_hash
+from expunge_service.audit.signed_note import NotAuthentic, Signer
+from expunge_service.certificates import issue
+from expunge_service.certificates.envelope import sign, verify
+from expunge_service.certificates.issue import issue_due
+from expunge_service.certificates.statement import summed
+from expunge_service.cli.checks import examine
+from expunge_service.infra.db import now
+from expunge_service.infra.tables import (
     AuditEntry,
     Certificate,
     DeletionRequest,
@@ -37,10 +38,9 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
-from expunge.service.infra.time import SECOND
-from expunge.service.models.publication_entry import claim_digest, facts_of
-from expunge.service.requests.status import settle
-from expunge_client import verify_certificate
+from expunge_service.infra.time import SECOND
+from expunge_service.models.publication_entry import claim_digest, facts_of
+from expunge_service.requests.status import settle
 from tests.service.worlds import live_model, publish
 from unlearning.accounting.budget import mu_of
 from unlearning.accounting.certificate import Claim, Guarantee, Reference, epsilon_at, guess
@@ -476,7 +476,7 @@ def test_the_log_holds_the_digest_of_each_certificate(
     made = client.post(PATH, json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"}).json()
     carry_out(service, model, made["id"])
     with pytest.MonkeyPatch.context() as dying, pytest.raises(ZeroDivisionError):
-        dying.setattr("expunge.service.certificates.issue.announce", lambda *_: 1 / 0)
+        dying.setattr("expunge_service.certificates.issue.announce", lambda *_: 1 / 0)
         tick(service)
     assert said_of_certificates(service) == []
     with service.database.read() as session:

@@ -9,22 +9,22 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import event, select
 
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.log import integrate
-from expunge.service.audit.signed_note import Signer
-from expunge.service.certificates import issue
-from expunge.service.certificates.envelope import verify
-from expunge.service.certificates.issue import issue_due
-from expunge.service.infra.db import now
-from expunge.service.infra.tables import (
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.log import integrate
+from expunge_service.audit.signed_note import Signer
+from expunge_service.certificates import issue
+from expunge_service.certificates.envelope import verify
+from expunge_service.certificates.issue import issue_due
+from expunge_service.infra.db import now
+from expunge_service.infra.tables import (
     Certificate,
     DeletionRequest,
     Task,
 )
-from expunge.service.requests.near_misses import Question
-from expunge.service.requests.reasons import Cause
-from expunge.service.requests.spelling_decisions import ask_those
-from expunge.service.requests.status import settle
+from expunge_service.requests.near_misses import Question
+from expunge_service.requests.reasons import Cause
+from expunge_service.requests.spelling_decisions import ask_those
+from expunge_service.requests.status import settle
 from tests.service.certificates.test_certificates import PATH, carry_out
 from tests.service.requests.test_membership_plan import plans
 from tests.service.worlds import live_model

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.audit.log import canonical
 from expunge_client import NotAuthentic, verify_certificate
 from expunge_client.cli.commands.certificate import verify
+from expunge_service.audit.log import canonical
 from tests.service.certificates.test_verifiers import (
     THIEF,
     VECTORS,

@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import update
 
-from expunge.service.api.dependencies import Service
-from expunge.service.certificates.letters import LONGEST, Facts, Kind, PersonalLetter, letter
-from expunge.service.certificates.outcome import ModelOutcome
-from expunge.service.certificates.plain_words import in_words
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import Generation, HoldoutPerson, Model
-from expunge.service.requests.accounts import Account
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.states import Status, Suppress
+from expunge_service.api.dependencies import Service
+from expunge_service.certificates.letters import LONGEST, Facts, Kind, PersonalLetter, letter
+from expunge_service.certificates.outcome import ModelOutcome
+from expunge_service.certificates.plain_words import in_words
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.tables import Generation, HoldoutPerson, Model
+from expunge_service.requests.accounts import Account
+from expunge_service.requests.reasons import Reason
+from expunge_service.requests.states import Status, Suppress
 from tests.service.certificates.test_plain_words import both, exact, part, statement, walled
 from tests.service.conftest import Login
 from tests.service.worlds import live_model

@@ -16,13 +16,13 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, TypeAlias
 
-from expunge.service.certificates.letters import Facts, letter
-from expunge.service.certificates.outcome import ModelOutcome
-from expunge.service.requests.accounts import Account, Departure
-from expunge.service.requests.deadlines import Regulation
-from expunge.service.requests.near_misses import how_compared
-from expunge.service.requests.reasons import Cause, Reason
-from expunge.service.requests.states import Status, Suppress
+from expunge_service.certificates.letters import Facts, letter
+from expunge_service.certificates.outcome import ModelOutcome
+from expunge_service.requests.accounts import Account, Departure
+from expunge_service.requests.deadlines import Regulation
+from expunge_service.requests.near_misses import how_compared
+from expunge_service.requests.reasons import Cause, Reason
+from expunge_service.requests.states import Status, Suppress
 from tests.service.certificates.test_plain_words import claim_of, statement
 from unlearning.accounting.certificate import Claim, Guarantee, guess
 from unlearning.accounting.declarations import ARGUMENTS, CHOSEN, FITTED, PUBLIC

@@ -14,12 +14,12 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.log import integrate
-from expunge.service.audit.signed_note import Signer
-from expunge.service.certificates.issue import issue_due
-from expunge.service.certificates.plain_words import PlainWords, in_words, note, weakest
 from expunge_client import NotAuthentic, verify_certificate
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.log import integrate
+from expunge_service.audit.signed_note import Signer
+from expunge_service.certificates.issue import issue_due
+from expunge_service.certificates.plain_words import PlainWords, in_words, note, weakest
 from tests.service.certificates.test_certificates import CLAIM, carry_out, tick
 from tests.service.conftest import Login
 from tests.service.worlds import live_model

@@ -29,17 +29,17 @@ import pytest
 from fastapi.testclient import TestClient
 
 import expunge_client
-from expunge.service.api.dependencies import Service
-from expunge.service.audit import merkle
-from expunge.service.audit.log import canonical
-from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
-from expunge.service.audit.succession import ROTATED, signatures
-from expunge.service.certificates import envelope
-from expunge.service.certificates.envelope import FORMATS, payload_digest, sign
-from expunge.service.requests.intake import Order, commitment
 from expunge_client import verify_certificate
 from expunge_client.cli.commands.certificate import verify
 from expunge_client.cli.output import CommandError
+from expunge_service.api.dependencies import Service
+from expunge_service.audit import merkle
+from expunge_service.audit.log import canonical
+from expunge_service.audit.signed_note import NotAuthentic, Signer, Verifier
+from expunge_service.audit.succession import ROTATED, signatures
+from expunge_service.certificates import envelope
+from expunge_service.certificates.envelope import FORMATS, payload_digest, sign
+from expunge_service.requests.intake import Order, commitment
 from tests.harness import log_tree
 from tests.service.audit.test_audit import download
 from tests.service.audit.test_light_client import changed
@@ -49,7 +49,7 @@ from tests.service.worlds import live_model
 
 ROOT = Path(__file__).parents[3]
 VECTORS = Path(__file__).parents[1] / "vectors"
-PAGE = ROOT / "service" / "api" / "console" / "static" / "verify.html"
+PAGE = ROOT / "service" / "expunge_service" / "api" / "console" / "static" / "verify.html"
 EXAMPLE = compile((ROOT / "examples" / "verify.py").read_text(), "verify.py", "exec")
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 THIEF = Signer("expunge.local/log", b"t" * 32)

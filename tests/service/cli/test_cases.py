@@ -13,16 +13,16 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.log import canonical
-from expunge.service.infra import time
-from expunge.service.infra.tables import AuditEntry, DeletionRequest, SuppressionEntry, WebhookDelivery
-from expunge.service.requests import states
-from expunge.service.requests.intake import Order, commitment, opening
-from expunge.service.requests.reasons import Reason
 from expunge_client.cli import people
 from expunge_client.cli.output import CommandError
 from expunge_client.cli.people import read_people
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.log import canonical
+from expunge_service.infra import time
+from expunge_service.infra.tables import AuditEntry, DeletionRequest, SuppressionEntry, WebhookDelivery
+from expunge_service.requests import states
+from expunge_service.requests.intake import Order, commitment, opening
+from expunge_service.requests.reasons import Reason
 from tests.service.worlds import live_model
 from unlearning.accounting import ids
 

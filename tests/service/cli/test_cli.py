@@ -23,12 +23,12 @@ from unittest.mock import patch
 
 import pytest
 
-from expunge.service.api.routes.models.models import Registration
-from expunge.service.cli.checks import Finding
 from expunge_client.cli import output
 from expunge_client.cli.client import Account, Client
 from expunge_client.cli.main import main
 from expunge_client.cli.output import CommandError
+from expunge_service.api.routes.models.models import Registration
+from expunge_service.cli.checks import Finding
 from tests.harness.s3 import silent
 from tests.harness.servers import free_port
 
@@ -195,7 +195,7 @@ def test_a_setting_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 @pytest.fixture
 def no_worker_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the process that loads torch: ``tests/workers/test_doctor.py`` asks it."""
-    monkeypatch.setattr("expunge.service.cli.commands.doctor.ask_worker", tuple)
+    monkeypatch.setattr("expunge_service.cli.commands.doctor.ask_worker", tuple)
 
 
 @pytest.mark.usefixtures("no_worker_is_asked")
@@ -203,7 +203,7 @@ def test_doctor_waits_a_few_seconds_for_what_is_silent_and_says_what_it_looks_at
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("obstore")
-    monkeypatch.setattr("expunge.service.cli.checks.BUCKET_SECONDS", 2)
+    monkeypatch.setattr("expunge_service.cli.checks.BUCKET_SECONDS", 2)
     here("migrate", home=tmp_path)
     buckets = {f"EXPUNGE_{name}": f"s3://b/{name}" for name in ("STORE", "PRIVATE_STORE", "KEY_FOLDER")}
     with silent():
@@ -254,7 +254,7 @@ def test_doctor_looks_at_no_generation_that_looks_lost_and_is_not(
     wrong: str, asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It said that all samples were gone, and to train every model again."""
-    commands = "expunge.service.cli.commands.doctor"
+    commands = "expunge_service.cli.commands.doctor"
     monkeypatch.setattr(f"{commands}.examine", lambda _: iter([Finding(wrong, False, "wrong")]))
     monkeypatch.setattr(f"{commands}.ask_worker", lambda: [Finding("generation of m", False, "gone")])
     found = json.loads(here("doctor", "--json", home=tmp_path).stdout)
@@ -273,7 +273,7 @@ def test_a_file_in_a_folder_that_is_missing_names_the_folder(
     tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The home has no part in it."""
-    monkeypatch.setattr("expunge.service.cli.commands.audit.signed_log", lambda _: ("", []))
+    monkeypatch.setattr("expunge_service.cli.commands.audit.signed_log", lambda _: ("", []))
     for command in (["audit", "export"], ["backup"]):
         done = here(*command, str(tmp_path / "no" / "x"), home=tmp_path, EXPUNGE_URL=site.url, EXPUNGE_API_KEY="k")
         told = f"error: There is no folder {tmp_path / 'no'}.\n hint: Make it, or name another.\n"

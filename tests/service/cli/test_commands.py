@@ -15,17 +15,17 @@ from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 from typer.testing import CliRunner
 
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.import_export import read_export
-from expunge.service.audit.log import integrate
-from expunge.service.audit.signed_note import Signer
-from expunge.service.audit.verification import verify
-from expunge.service.cli.commands import audit
-from expunge.service.infra.tables import AuditEntry, DeletionRequest
 from expunge_client.cli.client import Client
 from expunge_client.cli.commands import deletions
 from expunge_client.cli.main import app
 from expunge_client.cli.output import CommandError
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.import_export import read_export
+from expunge_service.audit.log import integrate
+from expunge_service.audit.signed_note import Signer
+from expunge_service.audit.verification import verify
+from expunge_service.cli.commands import audit
+from expunge_service.infra.tables import AuditEntry, DeletionRequest
 from tests.harness.here import connect_here
 from tests.service.worlds import live_model
 

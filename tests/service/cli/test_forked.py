@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.harness.source import SOURCE_PATH
+
 LARGE = "OBJECTS = [[] for _ in range(400_000)]\n"
 COLLECTING = """
 import gc
@@ -22,7 +23,7 @@ def main(arguments):
 """
 FORKING = """
 import importlib, os, sys
-from expunge.service.cli.forked import Fork, import_for_forks
+from expunge_service.cli.forked import Fork, import_for_forks
 
 {before}
 Fork("collecting", "collecting", [], os.environ, 1).wait()
@@ -35,7 +36,7 @@ def test_a_collection_in_a_fork_copies_nothing_that_was_imported_for_it(tmp_path
     (tmp_path / "collecting.py").write_text(COLLECTING)
 
     def private_kib(before: str) -> int:
-        variables = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, tmp_path)))}
+        variables = os.environ | {"PYTHONPATH": os.pathsep.join([SOURCE_PATH, str(tmp_path)])}
         command = [sys.executable, "-P", "-c", FORKING.format(before=before)]
         done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=60)
         return int(done.stdout)

@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from expunge.service.cli.commands.processes import await_database
 from expunge_client.cli.output import CommandError
+from expunge_service.cli.commands.processes import await_database
 from tests.harness.servers import Postgres, free_port
 
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from expunge.service.cli.checks import is_open_to_others
+from expunge_service.cli.checks import is_open_to_others
 
 ROOT, OURS, OTHER = 0, 10001, 20000
 

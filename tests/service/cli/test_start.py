@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.latency import started_api
-from expunge.service.infra.settings import Settings, ensure_secrets
+from expunge_service.infra.settings import Settings, ensure_secrets
 
 ATTEMPTS = 5
 LIBRARIES = "fastapi, uvicorn, sqlalchemy.orm, pydantic_settings, prometheus_client, jinja2, cryptography.x509"

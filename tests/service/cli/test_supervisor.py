@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.cli.supervisor import Child, Supervisor, card_workers, cards, children
+from expunge_service.cli.supervisor import Child, Supervisor, card_workers, cards, children
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
 PARENT = """
 import sys, time
 from pathlib import Path
-from expunge.service.cli.supervisor import Child
+from expunge_service.cli.supervisor import Child
 child = Child("child", [sys.executable, "-c", "import time; time.sleep(60)"], {}, Path(sys.argv[1]))
 child.start()
 print(child.process.pid, flush=True)
@@ -31,8 +31,8 @@ time.sleep(60)
 FORKING = """
 import atexit, json, os, signal, sys, time, types
 from pathlib import Path
-from expunge.service.cli.supervisor import Child
-from expunge.service.infra.python import PYTHON
+from expunge_service.cli.supervisor import Child
+from expunge_service.infra.python import PYTHON
 
 def main(arguments):
     atexit.register(print, "left", flush=True)
@@ -94,7 +94,7 @@ def test_a_child_that_keeps_dying_is_given_more_and_more_time(tmp_path: Path) ->
 
 
 def test_stopping_ends_every_child_and_waits_for_none_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("expunge.service.cli.supervisor.STOP_SECONDS", 0.5)
+    monkeypatch.setattr("expunge_service.cli.supervisor.STOP_SECONDS", 0.5)
     members = [child(tmp_path / "polite"), child(tmp_path / "stubborn", STUBBORN)]
     supervisor = Supervisor(members, lambda _: None)
     supervisor.start()
@@ -119,7 +119,7 @@ def test_children_die_with_a_parent_that_was_killed(tmp_path: Path) -> None:
 def test_a_child_whose_parent_died_before_it_could_ask_ends_by_itself() -> None:
     """Nobody tells it later: a worker was left behind, and went on, without its supervisor."""
     alive = "import os; die_with_parent(os.getppid()); print('alive', flush=True); die_with_parent(os.getpid())"
-    code = f"from expunge.service.cli.forked import die_with_parent\n{alive}\nprint('still alive')"
+    code = f"from expunge_service.cli.forked import die_with_parent\n{alive}\nprint('still alive')"
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (child.stdout, child.returncode) == ("alive\n", -signal.SIGKILL)
 
@@ -156,8 +156,8 @@ def test_a_forked_child_dies_with_its_parent_and_by_its_own_signals(tmp_path: Pa
 def test_the_service_has_four_processes(tmp_path: Path) -> None:
     found = {each.name: each.command[1:] for each in children(tmp_path, "127.0.0.1", 8750, {})}
     assert set(found) == {"api", "worker", "updater", "scheduler"}
-    assert found["worker"] == ["-P", "-m", "expunge.workers.main", "worker"]
-    assert found["api"] == ["-P", "-m", "expunge.service.api.http.serve", "--host", "127.0.0.1", "--port", "8750"]
+    assert found["worker"] == ["-P", "-m", "expunge_workers.main", "worker"]
+    assert found["api"] == ["-P", "-m", "expunge_service.api.http.serve", "--host", "127.0.0.1", "--port", "8750"]
 
 
 def _running(pid: int) -> bool:
@@ -170,7 +170,7 @@ def _running(pid: int) -> bool:
 
 def test_an_api_that_may_not_start_says_why_in_one_line(tmp_path: Path) -> None:
     environment = os.environ | {"EXPUNGE_HOME": str(tmp_path), "EXPUNGE_MODE": "production"}
-    command = [sys.executable, "-m", "expunge.service.api.http.serve", "--port", "0"]
+    command = [sys.executable, "-m", "expunge_service.api.http.serve", "--port", "0"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("EXPUNGE_SECRETS: there is no file") and done.stderr.count("\n") == 1
@@ -191,7 +191,7 @@ def test_each_card_or_slice_gets_a_worker_that_sees_it_alone(tmp_path: Path) -> 
     workers = card_workers(tmp_path, uuids, {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "3", "EXPUNGE_DEVICE": "cpu"})
     for worker, uuid in zip(workers, uuids, strict=True):
         assert worker.environment == {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": uuid, "EXPUNGE_DEVICE": "cuda"}
-        assert worker.command[-2:] == ["expunge.workers.main", "worker"] and not worker.forked
+        assert worker.command[-2:] == ["expunge_workers.main", "worker"] and not worker.forked
     assert len({worker.log for worker in workers}) == 4
 
 

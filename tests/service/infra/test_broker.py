@@ -11,7 +11,7 @@ import pytest
 from amqp.exceptions import PreconditionFailed
 from celery import Celery
 
-from expunge.service.infra.broker.notify import FAILED_NOTIFICATIONS, QUEUE, consumer, notify_one, publisher
+from expunge_service.infra.broker.notify import FAILED_NOTIFICATIONS, QUEUE, consumer, notify_one, publisher
 
 MODEL = "0123456789abcdef" * 2
 

@@ -15,12 +15,12 @@ from sqlalchemy import event, inspect, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
-from expunge.service.audit.log import record
-from expunge.service.infra import db, files
-from expunge.service.infra.db import NOW, Busy, Database, now
-from expunge.service.infra.migrate import SchemaState, migrate, schema_state
-from expunge.service.infra.settings import SettingsError
-from expunge.service.infra.tables import AuditEntry, Lease, Record
+from expunge_service.audit.log import record
+from expunge_service.infra import db, files
+from expunge_service.infra.db import NOW, Busy, Database, now
+from expunge_service.infra.migrate import SchemaState, migrate, schema_state
+from expunge_service.infra.settings import SettingsError
+from expunge_service.infra.tables import AuditEntry, Lease, Record
 from tests.harness.deaths import crash
 
 pytestmark = pytest.mark.both_engines

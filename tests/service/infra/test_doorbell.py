@@ -12,8 +12,8 @@ import pytest
 import redis as client
 from kombu import Connection
 
-from expunge.service.infra.broker.messages import Dropped, read
-from expunge.service.infra.broker.notify import QUEUE, consumer, notify_one, publisher
+from expunge_service.infra.broker.messages import Dropped, read
+from expunge_service.infra.broker.notify import QUEUE, consumer, notify_one, publisher
 
 MODEL = "0123456789abcdef" * 2
 CANARY = "canary-7531"

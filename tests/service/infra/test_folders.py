@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.audit.witness import Epoch, Witness, WitnessedHead, WitnessedVersion
-from expunge.service.infra import files
-from expunge.service.infra.files import MARK, Damaged, DiskFolder, Folder, Store, folder_at
-from expunge.service.infra.settings import Settings, SettingsError
+from expunge_service.audit.witness import Epoch, Witness, WitnessedHead, WitnessedVersion
+from expunge_service.infra import files
+from expunge_service.infra.files import MARK, Damaged, DiskFolder, Folder, Store, folder_at
+from expunge_service.infra.settings import Settings, SettingsError
 from tests.harness.s3 import S3, silent
 
 LARGE = bytes(range(256)) * 8192
@@ -191,7 +191,7 @@ def test_a_file_that_a_transaction_waits_for_is_given_up_within_ten_seconds(
     monkeypatch: pytest.MonkeyPatch, seconds: int | None
 ) -> None:
     """Intake waits for the publication that waits for it. Files of models have 300 seconds."""
-    bucket = pytest.importorskip("expunge.service.infra.bucket", reason="unverified here: obstore is not installed")
+    bucket = pytest.importorskip("expunge_service.infra.bucket", reason="unverified here: obstore is not installed")
     assert bucket.PROMPT_SECONDS <= 10
     if seconds is not None:
         monkeypatch.setattr(bucket, "PROMPT_SECONDS", seconds)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from expunge.service.infra.actors import _CALL, Actor, _Call, act_for, actor_of_call
-from expunge.service.infra.db import Busy
-from expunge.service.infra.group_commit import AT_ONCE, GroupCommit
+from expunge_service.infra.actors import _CALL, Actor, _Call, act_for, actor_of_call
+from expunge_service.infra.db import Busy
+from expunge_service.infra.group_commit import AT_ONCE, GroupCommit
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.logging import FIELDS, JsonLines, ReadableLines
-from expunge.service.infra.tables import Task
-from expunge.service.requests.status import settle
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.logging import FIELDS, JsonLines, ReadableLines
+from expunge_service.infra.tables import Task
+from expunge_service.requests.status import settle
 from tests.service.certificates.test_certificates import carry_out
 from tests.service.worlds import live_model
 
@@ -59,7 +59,7 @@ def test_a_field_that_is_not_listed_is_not_written() -> None:
 
 def test_what_celery_tells_root_is_a_line_of_json() -> None:
     root = "import os\nfor each in ('getuid', 'geteuid'): setattr(os, each, lambda: 0)\n"
-    ours = "from expunge.service.infra.logging import configure\nconfigure('INFO')\n"
+    ours = "from expunge_service.infra.logging import configure\nconfigure('INFO')\n"
     theirs = "from celery.platforms import check_privileges\ncheck_privileges(['json'])"
     done = subprocess.run([sys.executable, "-c", root + ours + theirs], capture_output=True, text=True, check=True)
     (line,) = map(json.loads, done.stderr.splitlines())

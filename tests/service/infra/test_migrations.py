@@ -15,10 +15,10 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlalchemy import MetaData, Table, select, text
 
-import expunge.service.infra.migrate
-from expunge.service.infra.db import Database, now
-from expunge.service.infra.migrate import SchemaState, compare, migrate, schema_state
-from expunge.service.infra.tables import (
+import expunge_service.infra.migrate
+from expunge_service.infra.db import Database, now
+from expunge_service.infra.migrate import SchemaState, compare, migrate, schema_state
+from expunge_service.infra.tables import (
     CalibrationOrder,
     DeletionRequest,
     Generation,
@@ -30,14 +30,14 @@ from expunge.service.infra.tables import (
     Version,
     WorkUnit,
 )
-from expunge.service.infra.time import DAY_SECONDS, SECOND
-from expunge.service.queue import Stale, TakenLease, WorkUnits, fence, free_pieces, renew
+from expunge_service.infra.time import DAY_SECONDS, SECOND
+from expunge_service.queue import Stale, TakenLease, WorkUnits, fence, free_pieces, renew
 from unlearning.accounting.certificate import Guarantee
 from unlearning.accounting.policy import Fallback, Policy
 
 pytestmark = pytest.mark.both_engines
 
-ROOT = Path(__file__).parents[3] / "migrations"
+ROOT = Path(__file__).parents[3] / "migrations" / "expunge_migrations"
 FROZEN = {
     "v0001_first.py": "0b5e45d2c3830099ee0e8ed9e7d20136c04494d25c6c916ddb7028c7bdbd850a",
     "v0002_words.py": "f4114e3d49c987c97dcd9a46829dc623b01aefa74bf0e4cc0bc786bf3d21d839",
@@ -88,7 +88,7 @@ AddMigration = Callable[..., None]
 @pytest.fixture
 def add_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AddMigration]:
     """Adds a migration after those of this release: it makes the table ``models`` anew where SQLite has to."""
-    head = expunge.service.infra.migrate._revisions()[0]
+    head = expunge_service.infra.migrate._revisions()[0]
     folder = tmp_path / "migrations"
 
     def configuration() -> Config:
@@ -100,11 +100,11 @@ def add_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
     def add(more: str = "pass", then: str = "") -> None:
         shutil.copytree(ROOT, folder)
         (folder / "versions" / "v_next.py").write_text(NEXT.format(head=head, more=more, then=then))
-        monkeypatch.setattr("expunge.service.infra.migrate._configuration", configuration)
-        expunge.service.infra.migrate._revisions.cache_clear()
+        monkeypatch.setattr("expunge_service.infra.migrate._configuration", configuration)
+        expunge_service.infra.migrate._revisions.cache_clear()
 
     yield add
-    expunge.service.infra.migrate._revisions.cache_clear()
+    expunge_service.infra.migrate._revisions.cache_clear()
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_whoever_waited_for_others_of_a_kind_is_due_and_no_policy_says_so_any_mo
         names = {"id": "k", "tenant_id": "t", "request_id": "r", "model_id": "m", "status": "queued"}
         session.add(Task(**names, reason="awaiting_others", not_before=10**15, created_at=5))
     with furnished.engine.begin() as connection, Operations.context(MigrationContext.configure(connection)):
-        import_module("expunge.migrations.versions.v0008_batch").upgrade()
+        import_module("expunge_migrations.versions.v0008_batch").upgrade()
     new = {"method": "late", "cadence_seconds": 60}
     with furnished.read() as session:
         assert session.get_one(Model, "m").policy == new
@@ -172,7 +172,7 @@ def test_what_was_done_of_a_preparation_stays_done_in_one_table(furnished: Datab
         for statement in before:
             connection.execute(text(statement.replace("{bytes}", kind_of_bytes)))
         with Operations.context(MigrationContext.configure(connection)):
-            import_module("expunge.migrations.versions.v0026_one_table_of_parts").upgrade()
+            import_module("expunge_migrations.versions.v0026_one_table_of_parts").upgrade()
     compare(furnished)
     with furnished.read() as session:
         orders = session.scalars(select(CalibrationOrder).order_by(CalibrationOrder.key)).all()
@@ -222,7 +222,7 @@ def test_a_later_migration_makes_a_table_anew_under_rows_that_refer_to_it(
 def test_a_migration_that_gives_other_tables_leaves_the_database_as_it_was(
     furnished: Database, add_migration: AddMigration, more: str, then: str, named: str
 ) -> None:
-    head = expunge.service.infra.migrate._revisions()[0]
+    head = expunge_service.infra.migrate._revisions()[0]
     add_migration(more, then)
     with pytest.raises(RuntimeError, match=named):
         migrate(furnished)
@@ -331,8 +331,8 @@ def first(database: Database) -> Database:
     Record.metadata.drop_all(database.engine)
     with database.write() as session:
         session.execute(text("DROP TABLE alembic_version"))
-    with expunge.service.infra.migrate._locked(database) as connection, connection.begin():
-        configuration = expunge.service.infra.migrate._configuration()
+    with expunge_service.infra.migrate._locked(database) as connection, connection.begin():
+        configuration = expunge_service.infra.migrate._configuration()
         configuration.attributes["connection"] = connection
         command.upgrade(configuration, "0001")
     row = {"id": "m", "tenant_id": "t", "name": "n", "status": "live", "recipe": "r", "policy": {}, "created_at": 1}

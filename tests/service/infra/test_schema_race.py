@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from expunge.service.infra.db import Database
-from expunge.service.infra.migrate import SchemaState, schema_state
+from expunge_service.infra.db import Database
+from expunge_service.infra.migrate import SchemaState, schema_state
 
 RACER = """
 import sys
 from alembic import command
-from expunge.service.infra.db import Database
-from expunge.service.infra.migrate import migrate
+from expunge_service.infra.db import Database
+from expunge_service.infra.migrate import migrate
 database = Database(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from expunge.service.infra.files import Files
-from expunge.service.infra.pseudonyms import Pepper, digest, new_id
-from expunge.service.infra.settings import (
+from expunge_client.cli.main import app
+from expunge_service.infra.files import Files
+from expunge_service.infra.pseudonyms import Pepper, digest, new_id
+from expunge_service.infra.settings import (
     API_SECRETS,
     GONE,
     LEAST_DIFFERENT_BYTES,
@@ -26,8 +27,7 @@ from expunge.service.infra.settings import (
     next_secret,
     read_secret,
 )
-from expunge.workers.main import main as workers_main
-from expunge_client.cli.main import app
+from expunge_workers.main import main as workers_main
 
 ROOT = Path(__file__).parents[3]
 SECRETS = ("sealing_key_file", "pepper_file", "signing_key_file", "session_key_file")
@@ -153,8 +153,8 @@ def test_a_wrong_value_is_told_in_one_line_with_what_to_write(
 
 
 def test_every_process_and_command_ends_with_the_line_of_a_wrong_value(tmp_path: Path) -> None:
-    modules = [("expunge.workers.main", name) for name in ("worker", "updater", "scheduler", "restore")]
-    modules += [("expunge.workers.doctor",), ("expunge.service.api.http.serve",), ("expunge_client.cli.main", "doctor")]
+    modules = [("expunge_workers.main", name) for name in ("worker", "updater", "scheduler", "restore")]
+    modules += [("expunge_workers.doctor",), ("expunge_service.api.http.serve",), ("expunge_client.cli.main", "doctor")]
     environment = os.environ | {"EXPUNGE_HOME": str(tmp_path), "EXPUNGE_GRACE": "nonsense"}
     started = [
         subprocess.Popen([sys.executable, "-P", "-m", *each], env=environment, stderr=subprocess.PIPE, text=True)
@@ -277,10 +277,10 @@ def test_each_command_misses_the_secret_files_that_the_page_lists_for_it(
     (row,) = re.findall(rf"^\| `expunge {command}` \| (.*) \|$", page, re.MULTILINE)
     listed = set(SECRET_FILES) if row == "all four" else {name for name in SECRET_FILES if f"`{name}`" in row}
     monkeypatch.setenv("EXPUNGE_HOME", str(tmp_path))
-    monkeypatch.setattr("expunge.service.cli.commands.doctor.ask_worker", tuple)
-    monkeypatch.setattr("expunge.service.cli.log_check._versions", list)
-    monkeypatch.setattr("expunge.service.cli.log_check._tables", lambda: ([], []))
-    monkeypatch.setattr("expunge.service.cli.log_check._served", lambda _: ("", []))
+    monkeypatch.setattr("expunge_service.cli.commands.doctor.ask_worker", tuple)
+    monkeypatch.setattr("expunge_service.cli.log_check._versions", list)
+    monkeypatch.setattr("expunge_service.cli.log_check._tables", lambda: ([], []))
+    monkeypatch.setattr("expunge_service.cli.log_check._served", lambda _: ("", []))
     assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
     monkeypatch.setenv("EXPUNGE_MODE", "production")
     missed = set()

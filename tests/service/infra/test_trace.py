@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fastapi.testclient import TestClient
 
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.tables import DeletionRequest
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.tables import DeletionRequest
 from tests.service.worlds import live_model
 
 PATH = "/v1/deletion-requests"

@@ -10,9 +10,9 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge.service.access.api_keys import rotate_key
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.tables import ApiKey, AuditEntry, Consumer
+from expunge_service.access.api_keys import rotate_key
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.tables import ApiKey, AuditEntry, Consumer
 from tests.service.worlds import live_model, publish
 
 Keys = Callable[..., dict[str, str]]

@@ -9,14 +9,14 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import event, select
 
-from expunge.service.api.console.words import machine_time
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.db import now
-from expunge.service.infra.tables import Generation, Model, PhaseSeconds, Task
-from expunge.service.infra.time import SECOND, instant
-from expunge.service.models.generations import open_generation
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.status import settle
+from expunge_service.api.console.words import machine_time
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.db import now
+from expunge_service.infra.tables import Generation, Model, PhaseSeconds, Task
+from expunge_service.infra.time import SECOND, instant
+from expunge_service.models.generations import open_generation
+from expunge_service.requests.reasons import Reason
+from expunge_service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
 

@@ -9,15 +9,15 @@ from contextlib import suppress
 import pytest
 from sqlalchemy import func, select, text
 
-from expunge.service.audit import merkle
-from expunge.service.audit.log import Overspent, canonical, charge, integrate, newest_head, record
-from expunge.service.audit.signed_note import Signer
-from expunge.service.audit.verification import verify
-from expunge.service.infra.db import Busy, Database, now
-from expunge.service.infra.migrate import migrate
-from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.tables import AuditEntry, BudgetEntry, Generation, Membership, Model, TreeHead
-from expunge.service.models.generations import empty_generation, open_generation
+from expunge_service.audit import merkle
+from expunge_service.audit.log import Overspent, canonical, charge, integrate, newest_head, record
+from expunge_service.audit.signed_note import Signer
+from expunge_service.audit.verification import verify
+from expunge_service.infra.db import Busy, Database, now
+from expunge_service.infra.migrate import migrate
+from expunge_service.infra.pseudonyms import new_id
+from expunge_service.infra.tables import AuditEntry, BudgetEntry, Generation, Membership, Model, TreeHead
+from expunge_service.models.generations import empty_generation, open_generation
 from tests.harness import log_tree
 
 pytestmark = pytest.mark.both_engines

@@ -9,12 +9,12 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.log import integrate
-from expunge.service.audit.signed_note import Signer
-from expunge.service.infra.pseudonyms import new_id, subject_digest
-from expunge.service.infra.tables import AuditEntry, DeletionRequest, Membership, Model, Removal, Task, Version
-from expunge.service.requests.legal_holds import retry_large
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.log import integrate
+from expunge_service.audit.signed_note import Signer
+from expunge_service.infra.pseudonyms import new_id, subject_digest
+from expunge_service.infra.tables import AuditEntry, DeletionRequest, Membership, Model, Removal, Task, Version
+from expunge_service.requests.legal_holds import retry_large
 from tests.service.worlds import live_model
 
 PATH = "/v1/deletion-requests"

@@ -11,13 +11,13 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.log import charge
-from expunge.service.infra.db import now
-from expunge.service.infra.files import Store, folder_at
-from expunge.service.infra.tables import AuditEntry, Generation, Model
-from expunge.service.models.figures import FIGURES
-from expunge.service.models.registration import register
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.log import charge
+from expunge_service.infra.db import now
+from expunge_service.infra.files import Store, folder_at
+from expunge_service.infra.tables import AuditEntry, Generation, Model
+from expunge_service.models.figures import FIGURES
+from expunge_service.models.registration import register
 from tests.harness.files import path_in
 from tests.harness.servers import free_port
 from tests.service.worlds import live_model, publish
@@ -293,7 +293,7 @@ def test_a_damaged_or_missing_file_is_not_served(client: TestClient, service: Se
 def test_a_checkpoint_while_the_bucket_is_away_is_asked_for_again(
     client: TestClient, service: Service, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bucket = pytest.importorskip("expunge.service.infra.bucket", reason="unverified here: obstore is not installed")
+    bucket = pytest.importorskip("expunge_service.infra.bucket", reason="unverified here: obstore is not installed")
     monkeypatch.setattr(bucket, "RETRY_SECONDS", 0)
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")

@@ -9,11 +9,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.tables import AuditEntry, Generation, Model, Task
-from expunge.service.models.policy import CHANGEABLE, FIXED
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.status import settle
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.tables import AuditEntry, Generation, Model, Task
+from expunge_service.models.policy import CHANGEABLE, FIXED
+from expunge_service.requests.reasons import Reason
+from expunge_service.requests.status import settle
 from tests.harness.ways_out import run
 from tests.service.worlds import live_model
 from unlearning.accounting.policy import GONE

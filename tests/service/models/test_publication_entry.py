@@ -14,21 +14,21 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
-from expunge.service.api.dependencies import Service
-from expunge.service.audit import merkle
-from expunge.service.audit.log import canonical
-from expunge.service.audit.signed_note import NotAuthentic
-from expunge.service.cli import log_check
-from expunge.service.infra.tables import AuditEntry, Version
-from expunge.service.models.publication_entry import (
+from expunge_client import certificates
+from expunge_client.cli.output import CommandError
+from expunge_service.api.dependencies import Service
+from expunge_service.audit import merkle
+from expunge_service.audit.log import canonical
+from expunge_service.audit.signed_note import NotAuthentic
+from expunge_service.cli import log_check
+from expunge_service.infra.tables import AuditEntry, Version
+from expunge_service.models.publication_entry import (
     claim_digest,
     compare_shown,
     require_published,
     says_claim,
     unlogged,
 )
-from expunge_client import certificates
-from expunge_client.cli.output import CommandError
 from tests.service.certificates.test_certificates import issued
 from tests.service.worlds import live_model
 

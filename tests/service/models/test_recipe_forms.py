@@ -6,10 +6,10 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.tables import Generation, Model, Task
-from expunge.service.models.recipe_forms import NAMED, OldForms, old_forms
-from expunge.service.requests import Reason
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.tables import Generation, Model, Task
+from expunge_service.models.recipe_forms import NAMED, OldForms, old_forms
+from expunge_service.requests import Reason
 from tests.service.models.test_port import WITH_ROWS
 from tests.service.worlds import live_model
 

@@ -9,11 +9,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.tables import AuditEntry, Generation, Model
-from expunge.service.models import registration
-from expunge.service.models.recipe_files import require_recipe
-from expunge.service.requests.states import RequestRefused
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.tables import AuditEntry, Generation, Model
+from expunge_service.models import registration
+from expunge_service.models.recipe_files import require_recipe
+from expunge_service.requests.states import RequestRefused
 from unlearning.accounting.policy import Policy
 
 POLICY = {"method": "recollection"}

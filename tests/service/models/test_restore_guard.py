@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.api.dependencies import Service
-from expunge.service.audit import Witness, record
-from expunge.service.audit.log import extend
-from expunge.service.audit.signed_note import Signer
-from expunge.service.audit.witness import NEWEST
-from expunge.service.infra.files import DiskFolder
-from expunge.service.infra.tables import Model
-from expunge.service.models import Guard, PutBack
+from expunge_service.api.dependencies import Service
+from expunge_service.audit import Witness, record
+from expunge_service.audit.log import extend
+from expunge_service.audit.signed_note import Signer
+from expunge_service.audit.witness import NEWEST
+from expunge_service.infra.files import DiskFolder
+from expunge_service.infra.tables import Model
+from expunge_service.models import Guard, PutBack
 from tests.harness.store_reads import CountedFolder, reads_a_second
 from tests.service.worlds import live_model, publish
 
@@ -143,7 +143,7 @@ class Walk:
 
     def die_before_the_signature(self) -> None:
         with self._patch.context() as dead:
-            dead.setattr("expunge.service.audit.log._sign", lambda *_: None)
+            dead.setattr("expunge_service.audit.log._sign", lambda *_: None)
             self.sign()
 
     def register(self) -> None:
@@ -158,7 +158,7 @@ def test_one_read_shows_what_all_files_show(
     service: Service, copies: Copies, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """The slow twin is a process that starts, which reads every file of the store."""
-    monkeypatch.setattr("expunge.service.models.restore_guard.AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("expunge_service.models.restore_guard.AGAIN_SECONDS", 0.0)
     walk = Walk(service, copies, monkeypatch, seed)
     often, seldom = guard_of(service), guard_of(service)
     for guard in (often, seldom):
@@ -204,7 +204,7 @@ def test_a_head_that_a_process_has_not_seen_yet_is_missed(
     guard, before = guard_of(service), copies.take()
     guard.look()
     if dies:
-        monkeypatch.setattr("expunge.service.audit.log._sign", lambda *_: None)
+        monkeypatch.setattr("expunge_service.audit.log._sign", lambda *_: None)
     sign(service)
     guard_of(service).look()
     copies.put_back(before)

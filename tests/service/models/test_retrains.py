@@ -9,11 +9,11 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.db import now
-from expunge.service.infra.tables import Generation, Model
 from expunge_client.cli.commands import models
 from expunge_client.cli.main import app
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.db import now
+from expunge_service.infra.tables import Generation, Model
 from tests.harness.here import connect_here
 from tests.service.worlds import live_model
 

@@ -10,12 +10,12 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from typer.testing import CliRunner
 
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.tables import Generation, Model
-from expunge.service.models import ACCEPTED, WITHHELD, is_withheld
 from expunge_client.cli.commands import models
 from expunge_client.cli.main import app
 from expunge_client.cli.output import CommandError
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.tables import Generation, Model
+from expunge_service.models import ACCEPTED, WITHHELD, is_withheld
 from tests.harness.ways_out import run
 
 MODEL = {"name": "m", "recipe": "digits", "method": "retrain"}

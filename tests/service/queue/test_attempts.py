@@ -8,12 +8,12 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from expunge.service.infra.db import Busy
-from expunge.service.infra.files import DiskFolder, Files, Store
-from expunge.service.infra.tables import Model, Removal
-from expunge.service.queue import HALVE_AFTER
-from expunge.workers.app import Worker
-from expunge.workers.update import run
+from expunge_service.infra.db import Busy
+from expunge_service.infra.files import DiskFolder, Files, Store
+from expunge_service.infra.tables import Model, Removal
+from expunge_service.queue import HALVE_AFTER
+from expunge_workers.app import Worker
+from expunge_workers.update import run
 from tests.harness.files import root_of
 from tests.workers.worlds import World
 

@@ -12,19 +12,19 @@ import pytest
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 
-from expunge.service.access import Scope
-from expunge.service.api.views.models import model_view
-from expunge.service.api.views.requests import request_view
-from expunge.service.infra.db import now
-from expunge.service.infra.tables import DeletionRequest, Generation, Model, Task, Version
-from expunge.service.infra.time import SECOND, instant
-from expunge.service.models.policy import change_policy
-from expunge.service.requests import intake
-from expunge.service.requests.cancellation import cancel
-from expunge.service.requests.deadlines import Regulation
-from expunge.service.requests.legal_holds import retry
-from expunge.service.requests.states import RequestRefused, Suppress
-from expunge.workers.scheduler.run import sweep
+from expunge_service.access import Scope
+from expunge_service.api.views.models import model_view
+from expunge_service.api.views.requests import request_view
+from expunge_service.infra.db import now
+from expunge_service.infra.tables import DeletionRequest, Generation, Model, Task, Version
+from expunge_service.infra.time import SECOND, instant
+from expunge_service.models.policy import change_policy
+from expunge_service.requests import intake
+from expunge_service.requests.cancellation import cancel
+from expunge_service.requests.deadlines import Regulation
+from expunge_service.requests.legal_holds import retry
+from expunge_service.requests.states import RequestRefused, Suppress
+from expunge_workers.scheduler.run import sweep
 from tests.faults.invariants import broken
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import TENANT, World
@@ -122,7 +122,7 @@ def test_a_deletion_that_waited_before_there_was_a_reason_gets_it_after_the_migr
     world.change(Model, model_id, due_at=planned)  # as the code before migration 0008 left it
     assert sweep(world.database, world.process.notifier) == 0, "the request shows neither reason nor moment"
     with world.database.engine.begin() as connection, Operations.context(MigrationContext.configure(connection)):
-        import_module("expunge.migrations.versions.v0016_waiting").upgrade()
+        import_module("expunge_migrations.versions.v0016_waiting").upgrade()
     assert sweep(world.database, world.process.notifier) == 1
     world.work(model_id)
     assert (world.task(request).reason, world.model(model_id).due_at) == ("awaiting_batch", planned)
@@ -217,8 +217,8 @@ def test_a_training_on_a_busy_machine_is_judged_by_its_work(world: World, monkey
     monotonic, perf_counter = time.monotonic, time.perf_counter
     clocks = {"monotonic": lambda: 10_000 * monotonic(), "perf_counter": lambda: 10_000 * perf_counter()}
     for place in ("training.start", "training.prepare", "runtime.heartbeat"):
-        monkeypatch.setattr(f"expunge.workers.{place}.time", SimpleNamespace(**vars(time) | clocks))
-    monkeypatch.setattr("expunge.workers.runtime.heartbeat.sleep", lambda _: None)
+        monkeypatch.setattr(f"expunge_workers.{place}.time", SimpleNamespace(**vars(time) | clocks))
+    monkeypatch.setattr("expunge_workers.runtime.heartbeat.sleep", lambda _: None)
     model_id = world.live("means", "retrain", batch=None)
     report = world.report(model_id)
     assert report["seconds"] > 64 > report["work_seconds"] > 0
@@ -311,7 +311,7 @@ def test_a_retraining_that_fails_ends_visibly(world: World, monkeypatch: pytest.
     def fails(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr("expunge.workers.update.run.certify", fails)
+    monkeypatch.setattr("expunge_workers.update.run.certify", fails)
     time_passes(world, model_id)
     for _ in range(4):
         world.expire_lease(model_id)

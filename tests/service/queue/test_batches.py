@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from expunge.service.queue import HALVE_AFTER, HOLD_AFTER
-from expunge.service.queue.claims import Choice, Waiting, choose
+from expunge_service.queue import HALVE_AFTER, HOLD_AFTER
+from expunge_service.queue.claims import Choice, Waiting, choose
 
 
 def waiting(*attempts: int, group: int = 0) -> list[Waiting]:

@@ -6,11 +6,11 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from expunge.service.infra.db import now
-from expunge.service.infra.tables import Consumer, Heartbeat, Model, Task
-from expunge.service.models import standing
-from expunge.service.queue import EVERYTHING, living, others_take, take
-from expunge.workers.scheduler.run import LEASE, hold_lease, sweep
+from expunge_service.infra.db import now
+from expunge_service.infra.tables import Consumer, Heartbeat, Model, Task
+from expunge_service.models import standing
+from expunge_service.queue import EVERYTHING, living, others_take, take
+from expunge_workers.scheduler.run import LEASE, hold_lease, sweep
 from tests.workers.worlds import TENANT, World, seconds
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from expunge.service.audit.log import Overspent, charge
-from expunge.service.audit.witness import Witness
-from expunge.service.infra.files import folder_at
-from expunge.service.infra.tables import BudgetEntry, Generation, Removal
-from expunge.service.queue import Deletions, claim
-from expunge.workers.runtime.heartbeat import HeartbeatSender
+from expunge_service.audit.log import Overspent, charge
+from expunge_service.audit.witness import Witness
+from expunge_service.infra.files import folder_at
+from expunge_service.infra.tables import BudgetEntry, Generation, Removal
+from expunge_service.queue import Deletions, claim
+from expunge_workers.runtime.heartbeat import HeartbeatSender
 from tests.harness.s3 import silent
 from tests.workers import meanwhile
 from tests.workers.worlds import World, begin, open_world, release_connections
@@ -134,7 +134,7 @@ def test_intake_waits_for_a_publication_whose_bucket_is_silent_no_longer_than_th
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The publication holds the model's row, on SQLite the whole database, while it writes the draft."""
-    bucket = pytest.importorskip("expunge.service.infra.bucket", reason="unverified here: obstore is not installed")
+    bucket = pytest.importorskip("expunge_service.infra.bucket", reason="unverified here: obstore is not installed")
     monkeypatch.setattr(bucket, "PROMPT_SECONDS", 2)
     model_id = world.live(method="newton", guarantee="proved")
     first = world.delete("p3")

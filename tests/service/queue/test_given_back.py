@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from expunge.service.infra.db import now
-from expunge.service.infra.tables import AuditEntry, Heartbeat, Task, WorkUnit
-from expunge.service.queue import Deletions, Preparation, Stale, WorkUnits, free_pieces, give_back
+from expunge_service.infra.db import now
+from expunge_service.infra.tables import AuditEntry, Heartbeat, Task, WorkUnit
+from expunge_service.queue import Deletions, Preparation, Stale, WorkUnits, free_pieces, give_back
 from tests.workers.worlds import World
 
 pytestmark = pytest.mark.both_engines

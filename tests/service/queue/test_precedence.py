@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from expunge.service.infra.tables import AuditEntry, Lease, Model, Task, WorkUnit
-from expunge.service.models import model_lease
-from expunge.service.queue import Serves, claims, deletions_wait, waiting_deletions
-from expunge.workers.app import Worker
-from expunge.workers.training.keyed_parts import KeyedParts
+from expunge_service.infra.tables import AuditEntry, Lease, Model, Task, WorkUnit
+from expunge_service.models import model_lease
+from expunge_service.queue import Serves, claims, deletions_wait, waiting_deletions
+from expunge_workers.app import Worker
+from expunge_workers.training.keyed_parts import KeyedParts
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World, keep_lease, release_connections
 

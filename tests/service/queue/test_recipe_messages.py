@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from expunge.service.infra.tables import AuditEntry, Generation, Model
-from expunge.service.queue import ADVICE, drop_messages, hint_of, refuse
+from expunge_service.infra.tables import AuditEntry, Generation, Model
+from expunge_service.queue import ADVICE, drop_messages, hint_of, refuse
 from tests.workers.worlds import World
 
 

@@ -7,14 +7,14 @@ import random
 import pytest
 from sqlalchemy import delete, func, select
 
-from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import Hold, Membership, Removal, StoredVector
-from expunge.service.models import model_lease
-from expunge.service.queue.jobs import Job
-from expunge.service.queue.leases import TakenLease
-from expunge.service.queue.selection import held_positions, members, named_by, target_of, without_vector
-from expunge.service.requests import names_of, positions
+from expunge_service.infra.pseudonyms import new_id
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tables import Hold, Membership, Removal, StoredVector
+from expunge_service.models import model_lease
+from expunge_service.queue.jobs import Job
+from expunge_service.queue.leases import TakenLease
+from expunge_service.queue.selection import held_positions, members, named_by, target_of, without_vector
+from expunge_service.requests import names_of, positions
 from tests.service.queue.test_why_empty import asked_of
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.policy import Policy

@@ -8,15 +8,15 @@ import pytest
 from sqlalchemy import event, select
 from sqlalchemy.orm import Session
 
-from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.tables import DeletionRequest, Generation, HoldoutPerson, Membership, SuppressionEntry, Task
-from expunge.service.models import model_lease
-from expunge.service.queue.jobs import ClaimedTask, Job
-from expunge.service.queue.leases import TakenLease
-from expunge.service.queue.results import Completed
-from expunge.service.queue.selection import why_empty
-from expunge.service.requests import Cause, Reason
-from expunge.service.requests.suppression import WITH_ROWS, carried_out, why_unknown
+from expunge_service.infra.pseudonyms import new_id
+from expunge_service.infra.tables import DeletionRequest, Generation, HoldoutPerson, Membership, SuppressionEntry, Task
+from expunge_service.models import model_lease
+from expunge_service.queue.jobs import ClaimedTask, Job
+from expunge_service.queue.leases import TakenLease
+from expunge_service.queue.results import Completed
+from expunge_service.queue.selection import why_empty
+from expunge_service.requests import Cause, Reason
+from expunge_service.requests.suppression import WITH_ROWS, carried_out, why_unknown
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.policy import Policy
 

@@ -7,11 +7,11 @@ import itertools
 import pytest
 from sqlalchemy import select
 
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.pseudonyms import new_id
-from expunge.service.infra.tables import AuditEntry, DeletionRequest, Task
-from expunge.service.requests.states import Status
-from expunge.service.requests.status import settle, settle_begun
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.pseudonyms import new_id
+from expunge_service.infra.tables import AuditEntry, DeletionRequest, Task
+from expunge_service.requests.states import Status
+from expunge_service.requests.status import settle, settle_begun
 from tests.service.worlds import live_model
 
 OPEN = ("queued", "running", "blocked", "completed")

@@ -13,9 +13,9 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select, update
 
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.log import charge
-from expunge.service.infra.tables import (
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.log import charge
+from expunge_service.infra.tables import (
     AuditEntry,
     DeletionRequest,
     Generation,
@@ -25,10 +25,10 @@ from expunge.service.infra.tables import (
     SuppressionEntry,
     Task,
 )
-from expunge.service.queue import claim_deletions
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.status import settle
-from expunge.service.requests.suppression import positions
+from expunge_service.queue import claim_deletions
+from expunge_service.requests.reasons import Reason
+from expunge_service.requests.status import settle
+from expunge_service.requests.suppression import positions
 from tests.service.worlds import live_model
 
 SEARCHED = "people.searched"

@@ -11,14 +11,14 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select, update
 
-from expunge.service.api.dependencies import Service
-from expunge.service.api.routes.requests.holds import NOT_SEARCHED, NOTES
-from expunge.service.infra.db import now
-from expunge.service.infra.tables import AuditEntry, Generation, Hold, Model, Removal, Task
-from expunge.service.infra.time import SECOND, instant
-from expunge.service.requests.legal_holds import Keeps
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.status import settle
+from expunge_service.api.dependencies import Service
+from expunge_service.api.routes.requests.holds import NOT_SEARCHED, NOTES
+from expunge_service.infra.db import now
+from expunge_service.infra.tables import AuditEntry, Generation, Hold, Model, Removal, Task
+from expunge_service.infra.time import SECOND, instant
+from expunge_service.requests.legal_holds import Keeps
+from expunge_service.requests.reasons import Reason
+from expunge_service.requests.status import settle
 from tests.service.conftest import Login
 from tests.service.worlds import live_model, publish
 

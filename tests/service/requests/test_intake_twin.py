@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import event, func, select
 from sqlalchemy.orm import Session
 
-from expunge.service.api.dependencies import Service
-from expunge.service.audit import record, recorded_at
-from expunge.service.infra.db import Database
-from expunge.service.infra.pseudonyms import new_id, sample_digest, subject_digest
-from expunge.service.infra.tables import (
+from expunge_service.api.dependencies import Service
+from expunge_service.audit import record, recorded_at
+from expunge_service.infra.db import Database
+from expunge_service.infra.pseudonyms import new_id, sample_digest, subject_digest
+from expunge_service.infra.tables import (
     AuditEntry,
     DeletionRequest,
     Generation,
@@ -24,13 +24,13 @@ from expunge.service.infra.tables import (
     SuppressionEntry,
     Task,
 )
-from expunge.service.infra.time import SECOND
-from expunge.service.requests.deadlines import Regulation
-from expunge.service.requests.intake import Accepted, Order, Windows, accept
-from expunge.service.requests.near_misses import SPELLINGS, Written
-from expunge.service.requests.reasons import Cause, Reason, stored
-from expunge.service.requests.states import Suppress
-from expunge.service.requests.suppression import MEMBERS_FROZEN, latest_registration
+from expunge_service.infra.time import SECOND
+from expunge_service.requests.deadlines import Regulation
+from expunge_service.requests.intake import Accepted, Order, Windows, accept
+from expunge_service.requests.near_misses import SPELLINGS, Written
+from expunge_service.requests.reasons import Cause, Reason, stored
+from expunge_service.requests.states import Suppress
+from expunge_service.requests.suppression import MEMBERS_FROZEN, latest_registration
 from tests.service.worlds import live_model
 
 TENANT = "default"

@@ -16,11 +16,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select, update
 
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.tables import DeletionRequest, WebhookDelivery, WebhookEndpoint
-from expunge.service.requests.status import record_status
-from expunge.service.requests.webhooks import WebhookEvent, add_endpoint, webhook_signature
 from expunge_client import Expunge
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.tables import DeletionRequest, WebhookDelivery, WebhookEndpoint
+from expunge_service.requests.status import record_status
+from expunge_service.requests.webhooks import WebhookEvent, add_endpoint, webhook_signature
 from tests.service.worlds import live_model
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "integrations"

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from expunge.service.infra.db import Database
-from expunge.service.requests.near_misses import Written, look_up
-from expunge.service.requests.suppression import known_of
+from expunge_service.infra.db import Database
+from expunge_service.requests.near_misses import Written, look_up
+from expunge_service.requests.suppression import known_of
 from tests.harness import databases
 from tests.harness.plans import FOUND, ROOT, WHOLE
 
@@ -33,7 +33,7 @@ def test_a_query_that_reads_a_whole_table_is_seen(
     database = Database(databases.sqlite_databases(sqlite_template)(tmp_path))
     source = "def ask(session, text):\n    session.execute(text)\n"
     made: dict[str, Any] = {}
-    exec(compile(source, str(ROOT / "expunge" / "service" / "planted.py"), "exec"), made)
+    exec(compile(source, str(ROOT / "service" / "expunge_service" / "planted.py"), "exec"), made)
     with database.read() as session:
         made["ask"](session, text(f"{query} -- {tmp_path}"))
     database.close()
@@ -48,7 +48,7 @@ def test_every_test_is_told_and_an_excuse_is_for_its_function_alone(
     monkeypatch.setitem(WHOLE, "service/planted.py:excused", "for the test")
     source = "".join(f"def {name}(session, text):\n    session.execute(text)\n" for name in ("excused", "ask", "other"))
     made: dict[str, Any] = {}
-    exec(compile(source, str(ROOT / "expunge" / "service" / "planted.py"), "exec"), made)
+    exec(compile(source, str(ROOT / "service" / "expunge_service" / "planted.py"), "exec"), made)
     database = Database(databases.sqlite_databases(sqlite_template)(tmp_path))
     asked = []
     with database.read() as session:

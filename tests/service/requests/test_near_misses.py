@@ -13,18 +13,18 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from expunge.service.access.api_keys import Scope
-from expunge.service.api.dependencies import Service
-from expunge.service.api.types import PersonalId
-from expunge.service.api.views.history import letter_facts
-from expunge.service.certificates.letters import letter
-from expunge.service.cli.checks import examine
-from expunge.service.infra.db import now
-from expunge.service.infra.pseudonyms import person_number, subject_digest
-from expunge.service.infra.tables import AuditEntry, DeletionRequest, Generation, SuppressionEntry, Task
-from expunge.service.models.generations import open_generation
-from expunge.service.requests.intake import Order, accept_all
-from expunge.workers.scheduler import run
+from expunge_service.access.api_keys import Scope
+from expunge_service.api.dependencies import Service
+from expunge_service.api.types import PersonalId
+from expunge_service.api.views.history import letter_facts
+from expunge_service.certificates.letters import letter
+from expunge_service.cli.checks import examine
+from expunge_service.infra.db import now
+from expunge_service.infra.pseudonyms import person_number, subject_digest
+from expunge_service.infra.tables import AuditEntry, DeletionRequest, Generation, SuppressionEntry, Task
+from expunge_service.models.generations import open_generation
+from expunge_service.requests.intake import Order, accept_all
+from expunge_workers.scheduler import run
 from tests.harness import spoiled_ids
 from tests.service.worlds import live_model
 

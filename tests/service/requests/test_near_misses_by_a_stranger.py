@@ -12,11 +12,11 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from expunge.service.api.dependencies import Service
-from expunge.service.api.types import PersonalId
-from expunge.service.infra.pseudonyms import person_number, subject_digest
-from expunge.service.infra.tables import DeletionRequest, Task
-from expunge.service.requests.intake import Accepted, Order, accept_all
+from expunge_service.api.dependencies import Service
+from expunge_service.api.types import PersonalId
+from expunge_service.infra.pseudonyms import person_number, subject_digest
+from expunge_service.infra.tables import DeletionRequest, Task
+from expunge_service.requests.intake import Accepted, Order, accept_all
 from tests.harness.spoiled_by_a_stranger import KINDS, SEED, SHAPES, SpoiledId, spoiled_ids
 from tests.service.worlds import live_model
 

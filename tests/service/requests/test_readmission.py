@@ -8,11 +8,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge.service.access.api_keys import Scope
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.tables import AuditEntry, Generation, SuppressionEntry, Task
-from expunge.service.requests.status import settle
-from expunge.service.requests.suppression import positions
+from expunge_service.access.api_keys import Scope
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.tables import AuditEntry, Generation, SuppressionEntry, Task
+from expunge_service.requests.status import settle
+from expunge_service.requests.suppression import positions
 from tests.service.worlds import live_model
 
 PATH = "/v1/deletion-requests"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from expunge.service.access.api_keys import Scope
-from expunge.service.requests.reasons import SLOTS, Cause, Reason, explain, filled, reason_of, stored, values
+from expunge_service.access.api_keys import Scope
+from expunge_service.requests.reasons import SLOTS, Cause, Reason, explain, filled, reason_of, stored, values
 
 ROOT = Path(__file__).parents[3]
 TREES = {

@@ -12,9 +12,9 @@ from typing import Any, get_args
 import pytest
 from fastapi.testclient import TestClient
 
-from expunge.service.infra.settings import RegulationName, Settings
-from expunge.service.requests.deadlines import REGULATIONS, Regulation, Term, due_at
-from expunge.service.requests.deadlines import extended as extended_to
+from expunge_service.infra.settings import RegulationName, Settings
+from expunge_service.requests.deadlines import REGULATIONS, Regulation, Term, due_at
+from expunge_service.requests.deadlines import extended as extended_to
 from tests.service.worlds import live_model
 
 PATH = "/v1/deletion-requests"

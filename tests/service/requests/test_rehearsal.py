@@ -10,11 +10,11 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, text
 
-from expunge.service.access import Scope
-from expunge.service.api.dependencies import Service
-from expunge.service.api.views.history import letter_facts
-from expunge.service.certificates import letter
-from expunge.service.infra.tables import AuditEntry, DeletionRequest, Generation, Model
+from expunge_service.access import Scope
+from expunge_service.api.dependencies import Service
+from expunge_service.api.views.history import letter_facts
+from expunge_service.certificates import letter
+from expunge_service.infra.tables import AuditEntry, DeletionRequest, Generation, Model
 from tests.service.certificates.test_certificates import PATH, carry_out, tick
 from tests.service.certificates.test_plain_words import claim_of
 from tests.service.worlds import live_model, publish

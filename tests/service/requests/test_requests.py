@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expunge.service.requests.deadlines import Regulation, due_at, extended, require_extendable
-from expunge.service.requests.reasons import Reason
-from expunge.service.requests.states import (
+from expunge_service.requests.deadlines import Regulation, due_at, extended, require_extendable
+from expunge_service.requests.reasons import Reason
+from expunge_service.requests.states import (
     TRANSITIONS,
     RequestRefused,
     Status,

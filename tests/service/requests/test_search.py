@@ -11,10 +11,10 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge.service.access.api_keys import Scope
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import AuditEntry, DeletionRequest, HoldoutPerson, Membership, Model, Removal, Task
+from expunge_service.access.api_keys import Scope
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.tables import AuditEntry, DeletionRequest, HoldoutPerson, Membership, Model, Removal, Task
 from tests.service.worlds import live_model, publish
 
 pytestmark = pytest.mark.both_engines

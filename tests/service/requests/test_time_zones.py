@@ -13,12 +13,12 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expunge.service.api.dependencies import Service
-from expunge.service.api.views.history import letter_facts
-from expunge.service.infra.settings import Settings, SettingsError
-from expunge.service.infra.tables import DeletionRequest
-from expunge.service.infra.time import offset_of, time_zone
-from expunge.service.requests.deadlines import REGULATIONS, Regulation, due_at, extended
+from expunge_service.api.dependencies import Service
+from expunge_service.api.views.history import letter_facts
+from expunge_service.infra.settings import Settings, SettingsError
+from expunge_service.infra.tables import DeletionRequest
+from expunge_service.infra.time import offset_of, time_zone
+from expunge_service.requests.deadlines import REGULATIONS, Regulation, due_at, extended
 from tests.service.worlds import live_model
 
 PATH = "/v1/deletion-requests"

@@ -11,13 +11,13 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
-from expunge.service.access.api_keys import Scope
-from expunge.service.api.dependencies import Service
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import AuditEntry, DeletionRequest, SuppressionEntry, Task, WebhookDelivery
-from expunge.service.requests.suppression import carried_out, positions
-from expunge.service.requests.webhooks import WebhookEvent, add_endpoint
-from expunge.workers.scheduler import run
+from expunge_service.access.api_keys import Scope
+from expunge_service.api.dependencies import Service
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.tables import AuditEntry, DeletionRequest, SuppressionEntry, Task, WebhookDelivery
+from expunge_service.requests.suppression import carried_out, positions
+from expunge_service.requests.webhooks import WebhookEvent, add_endpoint
+from expunge_workers.scheduler import run
 from tests.service.worlds import live_model
 
 PATH = "/v1/deletion-requests"

@@ -16,17 +16,17 @@ import typer
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge.service.access.api_keys import Scope
-from expunge.service.access.roles import SCOPES
-from expunge.service.api.dependencies import Service
-from expunge.service.cli.checks import by_reason
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import Task, WebhookDelivery
-from expunge.service.requests import reasons
-from expunge.service.requests.reasons import Reason, Role, WayOut
-from expunge.service.requests.status import settle
 from expunge_client.cli.client import _LISTS
 from expunge_client.cli.main import app
+from expunge_service.access.api_keys import Scope
+from expunge_service.access.roles import SCOPES
+from expunge_service.api.dependencies import Service
+from expunge_service.cli.checks import by_reason
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tables import Task, WebhookDelivery
+from expunge_service.requests import reasons
+from expunge_service.requests.reasons import Reason, Role, WayOut
+from expunge_service.requests.status import settle
 from tests.harness.ways_out import Follow, by_call, by_command, run
 from tests.service.conftest import Login
 from tests.service.worlds import live_model

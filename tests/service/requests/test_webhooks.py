@@ -16,16 +16,16 @@ from fastapi.testclient import TestClient
 from jsonschema import Draft202012Validator
 from sqlalchemy import select
 
-from expunge.service.access.api_keys import create_key
-from expunge.service.api.app import create_app
-from expunge.service.api.dependencies import Service
-from expunge.service.audit.log import charge
-from expunge.service.infra.db import now
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import DeletionRequest, Generation, Task, WebhookDelivery, WebhookEndpoint
-from expunge.service.requests.deadlines import announce_due_soon
-from expunge.service.requests.status import settle
-from expunge.service.requests.webhooks import (
+from expunge_service.access.api_keys import create_key
+from expunge_service.api.app import create_app
+from expunge_service.api.dependencies import Service
+from expunge_service.audit.log import charge
+from expunge_service.infra.db import now
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tables import DeletionRequest, Generation, Task, WebhookDelivery, WebhookEndpoint
+from expunge_service.requests.deadlines import announce_due_soon
+from expunge_service.requests.status import settle
+from expunge_service.requests.webhooks import (
     MAX_ATTEMPTS,
     SUBSCRIBED,
     WebhookEvent,

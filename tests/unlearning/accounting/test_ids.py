@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import unlearning as ul
-from expunge.service.infra.pseudonyms import Pepper, sample_digest, subject_digest
+from expunge_service.infra.pseudonyms import Pepper, sample_digest, subject_digest
 from unlearning.accounting.ids import PATTERN, nfc, spelled
 from unlearning.columns import Texts
 from unlearning.types import RecipeError

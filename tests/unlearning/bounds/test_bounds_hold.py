@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import unlearning as ul
-from expunge.workers.guarantee.noise import perturbed
+from expunge_workers.guarantee.noise import perturbed
 from tests.contract import retraining
 from unlearning.bounds.minimiser import Minimiser
 from unlearning.features import RandomFourier, RandomKernels, Scattering, Tangent

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from expunge.workers.guarantee.terms import guarantee_of
+from expunge_workers.guarantee.terms import guarantee_of
 from tests.contract import retraining
 from tests.unlearning.recipes import draw, recipe
 from unlearning.accounting.certificate import Guarantee

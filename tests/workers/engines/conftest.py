@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.infra.settings import Settings
-from expunge.workers.runtime import model
-from expunge.workers.runtime.engine import Engine, Runner
 from expunge_ray.runner import RayRunner
+from expunge_service.infra.settings import Settings
+from expunge_workers.runtime import model
+from expunge_workers.runtime.engine import Engine, Runner
 from tests.harness.ray_cluster import ray_cluster
 from tests.workers.engines.programs import Programs
 from tests.workers.worlds import World
@@ -65,6 +65,6 @@ def programs(place: str) -> set[int]:
             dead = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if "expunge.workers.part" in words and place in words and not dead:
+        if "expunge_workers.part" in words and place in words and not dead:
             of_parts.add(int(folder.name))
     return of_parts

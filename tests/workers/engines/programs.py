@@ -10,9 +10,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from expunge.service.infra.python import PYTHON
-from expunge.workers.runtime.engine import PartJob
-from expunge.workers.runtime.part_program import end_program, start_program
+from expunge_service.infra.python import PYTHON
+from expunge_workers.runtime.engine import PartJob
+from expunge_workers.runtime.part_program import end_program, start_program
 from tests.harness.process import PATH_OF_TESTS
 
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.access.api_keys import Scope
-from expunge.service.infra.tables import TrainedPart
-from expunge.service.requests import Reason, explain
-from expunge.workers.app import Worker
-from expunge.workers.runtime import drain, model, worlds
-from expunge.workers.runtime.engine import Engine
-from expunge.workers.runtime.part_files import ASKED, CHECKPOINT, PART, VERDICT, PartFiles
-from expunge.workers.runtime.part_program import descendants
-from expunge.workers.storage.environment import Environment
+from expunge_service.access.api_keys import Scope
+from expunge_service.infra.tables import TrainedPart
+from expunge_service.requests import Reason, explain
+from expunge_workers.app import Worker
+from expunge_workers.runtime import drain, model, worlds
+from expunge_workers.runtime.engine import Engine
+from expunge_workers.runtime.part_files import ASKED, CHECKPOINT, PART, VERDICT, PartFiles
+from expunge_workers.runtime.part_program import descendants
+from expunge_workers.storage.environment import Environment
 from tests.workers.engines.conftest import programs
 from tests.workers.rows.data import EVERYBODY, forget, lay_out, published, trained_on
 from tests.workers.rows.test_points import began_at, recipe
@@ -233,7 +233,7 @@ def test_a_lost_claim_leaves_no_process_and_no_file(
     world: World, folder: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, adopted: bool
 ) -> None:
     """Of an update, whose progress nobody follows. But what the next claim has adopted by then is left to it."""
-    monkeypatch.setattr("expunge.workers.runtime.engine.ASK_SECONDS", 1.0)
+    monkeypatch.setattr("expunge_workers.runtime.engine.ASK_SECONDS", 1.0)
     lay_out(folder, recipe=recipe().replace("time.sleep(SLEEP)", "time.sleep(0 if len(frame) == 120 else 1)"))
     world = world.configured(recipes=folder)
     held = world.live("rows", "retrain", name="held")
@@ -315,7 +315,7 @@ def test_a_machine_of_another_kind_is_refused_and_not_the_recipe(
         worker = here(*arguments, **named)  # type: ignore[arg-type]
         return Environment(worker.machine, {**worker.distributions, "torch": "1.0.0"})
 
-    monkeypatch.setattr("expunge.workers.runtime.engine.Environment.of", another)
+    monkeypatch.setattr("expunge_workers.runtime.engine.Environment.of", another)
     request = world.delete(f"p{trained_on(world)[0]}", models=("held",))
     world.work(held)
     task = world.task(request)

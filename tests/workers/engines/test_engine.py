@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from expunge.workers.part import _public_file
-from expunge.workers.runtime import model
-from expunge.workers.runtime.engine import Engine, EngineAway, EngineDiffers, PartJob, Runner
-from expunge.workers.runtime.part_files import PartFiles
+from expunge_workers.part import _public_file
+from expunge_workers.runtime import model
+from expunge_workers.runtime.engine import Engine, EngineAway, EngineDiffers, PartJob, Runner
+from expunge_workers.runtime.part_files import PartFiles
 from tests.workers.rows.data import lay_out, published, trained_on
 from tests.workers.worlds import World
 

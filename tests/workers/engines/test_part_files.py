@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.infra.files import Damaged
-from expunge.service.infra.settings import SettingsError
-from expunge.workers import doctor, part
-from expunge.workers.runtime import drain, engine
-from expunge.workers.runtime.part_files import PartFiles, delete_unasked
-from expunge.workers.runtime.world import seal
-from expunge.workers.storage import new_key
+from expunge_service.infra.files import Damaged
+from expunge_service.infra.settings import SettingsError
+from expunge_workers import doctor, part
+from expunge_workers.runtime import drain, engine
+from expunge_workers.runtime.part_files import PartFiles, delete_unasked
+from expunge_workers.runtime.world import seal
+from expunge_workers.storage import new_key
 from tests.workers.worlds import World
 
 ROWS = b"rows of people who stay"
@@ -110,7 +110,7 @@ def test_a_program_that_no_worker_asks_for_stops(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("name", ["a" * 64, "b" * 64])
 def test_a_program_says_that_its_files_do_not_open(tmp_path: Path, name: str) -> None:
     handed_over(PartFiles.at(str(tmp_path), "a" * 64, new_key()))
-    command = [sys.executable, "-m", "expunge.workers.part", str(tmp_path), name]
+    command = [sys.executable, "-m", "expunge_workers.part", str(tmp_path), name]
     ended = subprocess.run(command, input=new_key(), capture_output=True, timeout=60)
     assert ended.returncode == part.UNSEALED and name in ended.stderr.decode()
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from expunge.workers.runtime.engine import Engine, EngineAway
-from expunge.workers.runtime.part_files import CHECKPOINT
+from expunge_workers.runtime.engine import Engine, EngineAway
+from expunge_workers.runtime.part_files import CHECKPOINT
 from tests.workers.engines.conftest import programs
 from tests.workers.engines.test_conformance import eventually, never, parts
 from tests.workers.rows.data import lay_out, published

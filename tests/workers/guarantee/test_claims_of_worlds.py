@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from expunge.workers.guarantee import statements
+from expunge_workers.guarantee import statements
 from tests.unlearning.accounting.test_certificate import claim
 from unlearning.accounting.certificate import DIFFERED, Claim, Guarantee
 from unlearning.accounting.declarations import has_plain, plain

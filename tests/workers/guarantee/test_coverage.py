@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from expunge.service.infra.tables import CalibrationOrder
+from expunge_service.infra.tables import CalibrationOrder
 from tests.workers.rows.test_calibrate import sealed_errors
 from tests.workers.worlds import RECIPES, World, open_world, recipe_in, settings_of
 from unlearning.accounting.certificate import Claim, Guarantee

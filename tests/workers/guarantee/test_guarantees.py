@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from expunge.workers.storage import checkpoint_format, private_state
+from expunge_workers.storage import checkpoint_format, private_state
 from tests.unlearning.recipes import draw
 from tests.unlearning.recipes import recipe as ridge
 from tests.workers.worlds import World

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from expunge.workers import doctor
-from expunge.workers.guarantee import machine_walls
-from expunge.workers.guarantee.machine_walls import Surroundings, explain, observe, try_walls
-from expunge.workers.runtime.kernel import landlock_version
-from expunge.workers.runtime.walls import EVERY, WITHOUT_NAMESPACES, Probe, Wall
+from expunge_workers import doctor
+from expunge_workers.guarantee import machine_walls
+from expunge_workers.guarantee.machine_walls import Surroundings, explain, observe, try_walls
+from expunge_workers.runtime.kernel import landlock_version
+from expunge_workers.runtime.walls import EVERY, WITHOUT_NAMESPACES, Probe, Wall
 from tests.workers.runtime.template import unreachable
 from unlearning.accounting.world import Enclosure
 
@@ -141,8 +141,8 @@ def test_what_was_tried_as_root_says_so() -> None:
 
 REFUSING = """
 import os, sys
-from expunge.workers.guarantee.machine_walls import try_walls
-from expunge.workers.runtime import kernel
+from expunge_workers.guarantee.machine_walls import try_walls
+from expunge_workers.runtime import kernel
 kernel.refuse_calls([int(number) for number in sys.argv[1:]])
 if os.geteuid() == 0:
     kernel.become(65534)
@@ -189,7 +189,7 @@ def test_what_refuses_namespaces_is_read_from_the_kernel(monkeypatch: pytest.Mon
     (tmp_path / ".dockerenv").touch()
     mounts = tmp_path / "mounts"
     mounts.write_text(f"overlay / overlay rw 0 0\nvolume {tmp_path / 'data'} ext4 rw 0 0\n")
-    monkeypatch.setattr("expunge.service.infra.files._MOUNTS", mounts)
+    monkeypatch.setattr("expunge_service.infra.files._MOUNTS", mounts)
     for name in ("data", "image"):
         (tmp_path / name).mkdir()
     inside = observe([tmp_path / "data", tmp_path / "image", tmp_path / "gone"])

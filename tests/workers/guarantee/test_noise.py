@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from expunge.workers.guarantee.noise import BLOCK, perturbed
+from expunge_workers.guarantee.noise import BLOCK, perturbed
 
 
 def gaussian(count: int) -> Tensor:

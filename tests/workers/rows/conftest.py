@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.infra.settings import Settings
-from expunge.workers.app import Worker
-from expunge.workers.runtime import build, drain, worlds
-from expunge.workers.runtime.points import TakenPoints
+from expunge_service.infra.settings import Settings
+from expunge_workers.app import Worker
+from expunge_workers.runtime import build, drain, worlds
+from expunge_workers.runtime.points import TakenPoints
 from tests.workers.worlds import World
 
 Stop = Callable[[World, str], None]

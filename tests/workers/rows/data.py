@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import HoldoutPerson, Membership
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.tables import HoldoutPerson, Membership
 from tests.workers.worlds import TENANT, World
 
 EVERYBODY = range(40)

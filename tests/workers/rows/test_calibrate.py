@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from expunge.service.infra.files import Damaged
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import AuditEntry, CalibrationOrder, Generation
-from expunge.workers.guarantee import statements
-from expunge.workers.runtime.worlds import readers
-from expunge.workers.scheduler.run import open_scheduler, sweep_files
-from expunge.workers.training.calibrate import CalibrationResult, CalibrationUnits, place_of, require_useful_cap
-from expunge.workers.training.units import assist
+from expunge_service.infra.files import Damaged
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.tables import AuditEntry, CalibrationOrder, Generation
+from expunge_workers.guarantee import statements
+from expunge_workers.runtime.worlds import readers
+from expunge_workers.scheduler.run import open_scheduler, sweep_files
+from expunge_workers.training.calibrate import CalibrationResult, CalibrationUnits, place_of, require_useful_cap
+from expunge_workers.training.units import assist
 from tests.harness.files import names_in, path_in, root_of
 from tests.workers.meanwhile import people
 from tests.workers.rows.data import write_csv

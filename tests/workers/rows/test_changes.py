@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from expunge.service.infra.tables import Generation, Model, TrainedPart
-from expunge.service.models import plan_new_data
-from expunge.service.requests.states import Suppress
-from expunge.workers.storage import checkpoint_format, private_state
+from expunge_service.infra.tables import Generation, Model, TrainedPart
+from expunge_service.models import plan_new_data
+from expunge_service.requests.states import Suppress
+from expunge_workers.storage import checkpoint_format, private_state
 from tests.workers.rows.data import (
     ALL,
     EVERYBODY,

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from benchmarks.example_recipes import FOLDER, PROVED
 from benchmarks.example_recipes import METHODS as MEASURED
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import Membership
-from expunge.workers.check.checks import check
-from expunge.workers.runtime import recipes
-from expunge.workers.runtime.worlds import template
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.tables import Membership
+from expunge_workers.check.checks import check
+from expunge_workers.runtime import recipes
+from expunge_workers.runtime.worlds import template
 from tests.workers.rows.data import published
 from tests.workers.worlds import TENANT, World
 from unlearning.formats import files_of

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import Membership
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.tables import Membership
 from tests.workers.rows.data import published
 from tests.workers.rows.test_examples import end_template
 from tests.workers.worlds import TENANT, World

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from expunge.workers.check.checks import check
-from expunge.workers.runtime import world_model
-from expunge.workers.runtime.world import Code
-from expunge.workers.runtime.world_model import WorldModel
-from expunge.workers.runtime.worlds import make_world
+from expunge_workers.check.checks import check
+from expunge_workers.runtime import world_model
+from expunge_workers.runtime.world import Code
+from expunge_workers.runtime.world_model import WorldModel
+from expunge_workers.runtime.worlds import make_world
 from tests.workers.rows.data import EVERYBODY, forget, lay_out, rows_of, trained_on
 from tests.workers.worlds import World
 

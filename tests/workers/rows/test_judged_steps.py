@@ -47,7 +47,7 @@ FIXED = {"before": "", "start": "0.25", "middle": "3.0", "epochs": "30"}
 BY_REWIND = {"options": {"feature_norm": 2.0, "fraction": 0.9}, "noise_std": 10.0, "max_distance": 1.0}
 SAYS_NOTHING_MOVED = """
 import hashlib
-from expunge.workers.runtime import model_tasks
+from expunge_workers.runtime import model_tasks
 
 
 def by_name(recipe):

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load, save
 from scipy.optimize import minimize
 
-from expunge.workers.check.checks import check
-from expunge.workers.runtime import model_tasks
+from expunge_workers.check.checks import check
+from expunge_workers.runtime import model_tasks
 from tests.workers.rows.data import forget, lay_out, published, rows_of, trained_on
 from tests.workers.worlds import World
 from unlearning.model.problem import Problem

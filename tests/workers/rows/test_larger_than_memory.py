@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from expunge.workers.runtime.rows_recipe import SPOOL
+from expunge_workers.runtime.rows_recipe import SPOOL
 from tests.workers.rows.data import EVERYBODY, forget, published, trained_on, write_csv
 from tests.workers.worlds import World
 

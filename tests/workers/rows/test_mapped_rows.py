@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import Membership, TrainedPart
-from expunge.workers.runtime import mapping, worlds
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.tables import Membership, TrainedPart
+from expunge_workers.runtime import mapping, worlds
 from tests.workers.worlds import TENANT, World
 
 PEOPLE = range(24)

@@ -12,8 +12,8 @@ from safetensors.torch import load
 from sqlalchemy import delete
 
 import unlearning as ul
-from expunge.service.infra.tables import Removal, StoredVector
-from expunge.service.models import commitments
+from expunge_service.infra.tables import Removal, StoredVector
+from expunge_service.models import commitments
 from tests.workers.rows.data import EVERYBODY, digest_of, forget, lay_out, published, trained_on
 from tests.workers.rows.test_judge import PLAIN as HEAD
 from tests.workers.worlds import World

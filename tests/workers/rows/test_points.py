@@ -17,13 +17,13 @@ import torch
 from safetensors.torch import load
 
 import unlearning as ul
-from expunge.service.infra.tables import TrainedPart
-from expunge.workers.runtime import build
-from expunge.workers.runtime.part_program import descendants
-from expunge.workers.runtime.points import HEADER, OwnPoints, TakenPoints
-from expunge.workers.runtime.walls import WITHOUT_NAMESPACES, Probe
-from expunge.workers.runtime.worlds import readers
-from expunge.workers.training.keyed_parts import KeyedParts
+from expunge_service.infra.tables import TrainedPart
+from expunge_workers.runtime import build
+from expunge_workers.runtime.part_program import descendants
+from expunge_workers.runtime.points import HEADER, OwnPoints, TakenPoints
+from expunge_workers.runtime.walls import WITHOUT_NAMESPACES, Probe
+from expunge_workers.runtime.worlds import readers
+from expunge_workers.training.keyed_parts import KeyedParts
 from tests.workers.rows.conftest import Stop
 from tests.workers.rows.data import EVERYBODY, lay_out, published, trained_on
 from tests.workers.test_crashes import die_at

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import Membership
-from expunge.workers.check.checks import check
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.tables import Membership
+from expunge_workers.check.checks import check
 from tests.workers.rows.data import published
 from tests.workers.rows.test_examples import end_template
 from tests.workers.worlds import TENANT, World

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import unlearning as ul
-from expunge.service.infra.tables import TrainedPart
-from expunge.workers.runtime import ranks
-from expunge.workers.runtime.walls import WITHOUT_NAMESPACES, Probe
-from expunge.workers.runtime.worlds import template
+from expunge_service.infra.tables import TrainedPart
+from expunge_workers.runtime import ranks
+from expunge_workers.runtime.walls import WITHOUT_NAMESPACES, Probe
+from expunge_workers.runtime.worlds import template
 from tests.harness.servers import free_port
 from tests.workers.rows.conftest import Stop
 from tests.workers.rows.data import EVERYBODY, forget, lay_out, published, trained_on

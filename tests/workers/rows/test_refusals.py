@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from expunge.workers.runtime import world_model, worlds
-from expunge.workers.runtime.walls import WITHOUT_NAMESPACES, Probe
+from expunge_workers.runtime import world_model, worlds
+from expunge_workers.runtime.walls import WITHOUT_NAMESPACES, Probe
 from tests.workers.rows.data import ALL, APART, forget, lay_out, model_of, published, trained_on
 from tests.workers.rows.test_judge import PLAIN as HEAD
 from tests.workers.rows.test_methods import NETWORK
@@ -153,7 +153,7 @@ def test_an_answer_that_cannot_be_read_is_the_recipes_or_ours(
     world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A judge runs no code of the recipe."""
-    silent = "from expunge.workers.runtime import model_tasks\n\nmodel_tasks.TASKS['prepare'] = lambda task: ({}, {})\n"
+    silent = "from expunge_workers.runtime import model_tasks\n\nmodel_tasks.TASKS['prepare'] = lambda task: ({}, {})\n"
     lay_out(folder, recipe=silent + NETWORK)
     world = world.configured(recipes=folder)
     assert "The recipe's process gave no state that can be read. Let the recipe" in refused(world, "mini")

@@ -8,15 +8,15 @@ from typing import Any, Never
 
 import pytest
 
-from expunge.service.infra.tables import Generation, Lease, Model, Task, TrainedPart, WorkUnit
-from expunge.service.models import model_lease, plan_new_data, retire
-from expunge.service.queue import WorkUnits, claims
-from expunge.workers.runtime.build import WorldBuild
-from expunge.workers.scheduler.run import sweep_files
-from expunge.workers.storage import erase_ended
-from expunge.workers.storage.environment import ENVIRONMENT
-from expunge.workers.training import keyed_parts, prepare, start
-from expunge.workers.training.keyed_parts import KeyedParts
+from expunge_service.infra.tables import Generation, Lease, Model, Task, TrainedPart, WorkUnit
+from expunge_service.models import model_lease, plan_new_data, retire
+from expunge_service.queue import WorkUnits, claims
+from expunge_workers.runtime.build import WorldBuild
+from expunge_workers.scheduler.run import sweep_files
+from expunge_workers.storage import erase_ended
+from expunge_workers.storage.environment import ENVIRONMENT
+from expunge_workers.training import keyed_parts, prepare, start
+from expunge_workers.training.keyed_parts import KeyedParts
 from tests.harness.files import names_in
 from tests.workers.rows.data import forget, lay_out, published, rows_of, trained_on, write_csv
 from tests.workers.test_crashes import die_at

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import Membership, StoredVector
-from expunge.workers.training import prepare
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.tables import Membership, StoredVector
+from expunge_workers.training import prepare
 from tests.workers.rows.data import lay_out
 from tests.workers.worlds import TENANT, World
 

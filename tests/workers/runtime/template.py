@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.harness.source import SOURCE_PATH
+
 NOBODY = 65534
 
 
@@ -31,7 +32,7 @@ def unreachable() -> str | None:
         "import sys; from importlib.util import find_spec; sys.exit(not (find_spec('torch') and find_spec('expunge')))"
     )
     try:
-        variables = os.environ | {"PYTHONPATH": str(ROOT)}
+        variables = os.environ | {"PYTHONPATH": SOURCE_PATH}
         done = subprocess.run([sys.executable, "-c", code], user=NOBODY, cwd="/", env=variables, capture_output=True)
     except PermissionError:
         return f"unverified here: only root can run {sys.executable}"
@@ -45,7 +46,7 @@ class Template:
         if nobody and (reason := unreachable()):
             pytest.skip(reason)
         user: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if nobody else {}
-        environment = {**os.environ, **(variables or {}), "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, **(variables or {}), "PYTHONPATH": SOURCE_PATH}
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__))],
             stdin=subprocess.PIPE,
@@ -120,8 +121,8 @@ def main() -> None:
     # Loaded here: the driver needs none of them.
     import torch  # noqa: F401, PLC0415
 
-    from expunge.workers.runtime.walls import Wall, draw, probe  # noqa: PLC0415
-    from expunge.workers.runtime.world import Code, PartInput, Raised, WorldEnded, open_world, seal  # noqa: PLC0415
+    from expunge_workers.runtime.walls import Wall, draw, probe  # noqa: PLC0415
+    from expunge_workers.runtime.world import Code, PartInput, Raised, WorldEnded, open_world, seal  # noqa: PLC0415
 
     own = Path(__file__).open("rb")  # noqa: SIM115 (a descriptor that no world may find)
     found = probe()

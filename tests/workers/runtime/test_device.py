@@ -11,15 +11,15 @@ import torch
 from celery import Celery
 from celery.worker import state
 
-from expunge.service.infra.broker.messages import TASK
-from expunge.service.infra.db import Database
-from expunge.service.infra.tables import Heartbeat, Model, Task
-from expunge.service.queue import Work
-from expunge.workers import app, doctor, main
-from expunge.workers.app import DEVICE_BROKEN, MACHINE_PAUSE_SECONDS, PAUSE_SECONDS, register
-from expunge.workers.runtime import device
-from expunge.workers.runtime.failures import may_pass
-from expunge.workers.storage.manifest import surroundings
+from expunge_service.infra.broker.messages import TASK
+from expunge_service.infra.db import Database
+from expunge_service.infra.tables import Heartbeat, Model, Task
+from expunge_service.queue import Work
+from expunge_workers import app, doctor, main
+from expunge_workers.app import DEVICE_BROKEN, MACHINE_PAUSE_SECONDS, PAUSE_SECONDS, register
+from expunge_workers.runtime import device
+from expunge_workers.runtime.failures import may_pass
+from expunge_workers.storage.manifest import surroundings
 from tests.workers.worlds import World
 from unlearning.model.global_state import OF_A_CARD, settings_kept
 

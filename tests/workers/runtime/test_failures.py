@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from expunge.service.queue import ADVICE, REPORT
-from expunge.workers.app import _where
-from expunge.workers.runtime import recipes
-from expunge.workers.runtime.failures import OurFault, refusal_of
+from expunge_service.queue import ADVICE, REPORT
+from expunge_workers.app import _where
+from expunge_workers.runtime import recipes
+from expunge_workers.runtime.failures import OurFault, refusal_of
 from unlearning.accounting.budget import epsilon_of
 from unlearning.features import Scattering
 from unlearning.types import Refused

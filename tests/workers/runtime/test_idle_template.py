@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from expunge.workers.app import Worker
-from expunge.workers.runtime import worlds
-from expunge.workers.runtime.world import Code
-from expunge.workers.runtime.worlds import IDLE_SECONDS, PartOrder, declare, end_idle_template, make_world, template
+from expunge_workers.app import Worker
+from expunge_workers.runtime import worlds
+from expunge_workers.runtime.world import Code
+from expunge_workers.runtime.worlds import IDLE_SECONDS, PartOrder, declare, end_idle_template, make_world, template
 from tests.workers.worlds import World
 from unlearning.types import Refused
 

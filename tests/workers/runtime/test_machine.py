@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from expunge.service.infra.settings import Settings, SettingsError
-from expunge.workers.runtime import machine
-from expunge.workers.runtime.machine import Machine, host_bytes, machine_of
+from expunge_service.infra.settings import Settings, SettingsError
+from expunge_workers.runtime import machine
+from expunge_workers.runtime.machine import Machine, host_bytes, machine_of
 
 
 def test_a_cpu_is_described_without_torch() -> None:
-    code = "import sys; from expunge.workers.runtime.machine import machine_of; machine_of('cpu')"
+    code = "import sys; from expunge_workers.runtime.machine import machine_of; machine_of('cpu')"
     code += "; print('torch' in sys.modules)"
     told = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "False"

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save
 
 import unlearning as ul
-from expunge.workers.runtime.model_tasks import FEATURES, OBJECTIVE, TARGETS, WEIGHTS, Judge, _contents
-from expunge.workers.runtime.world_model import WorldModel
+from expunge_workers.runtime.model_tasks import FEATURES, OBJECTIVE, TARGETS, WEIGHTS, Judge, _contents
+from expunge_workers.runtime.world_model import WorldModel
 from unlearning.types import Refused
 
 IDS = ["one", "zw\u00f6lf", "three"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from expunge.workers.runtime import packages
-from expunge.workers.runtime.failures import RESTART, facts_of, reason_of, refusal
+from expunge_workers.runtime import packages
+from expunge_workers.runtime.failures import RESTART, facts_of, reason_of, refusal
 from tests.workers.worlds import World
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.infra import db
-from expunge.service.infra.files import DiskFolder
-from expunge.service.infra.migrate import migrate
-from expunge.service.infra.tables import Heartbeat
-from expunge.workers.runtime import db_retry
-from expunge.workers.runtime.db_retry import retry
-from expunge.workers.runtime.heartbeat import HeartbeatSender
-from expunge.workers.storage.key_store import KeyFiles, KeyStore
+from expunge_service.infra import db
+from expunge_service.infra.files import DiskFolder
+from expunge_service.infra.migrate import migrate
+from expunge_service.infra.tables import Heartbeat
+from expunge_workers.runtime import db_retry
+from expunge_workers.runtime.db_retry import retry
+from expunge_workers.runtime.heartbeat import HeartbeatSender
+from expunge_workers.storage.key_store import KeyFiles, KeyStore
 
 
 @contextmanager

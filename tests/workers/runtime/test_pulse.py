@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.infra.tables import Generation
-from expunge.workers.runtime import heartbeat
+from expunge_service.infra.tables import Generation
+from expunge_workers.runtime import heartbeat
 from tests.workers.worlds import World
 
 GREAT = 256 * 2**20

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from expunge.workers.runtime import recipes
-from expunge.workers.runtime.recipes import digest_of
+from expunge_workers.runtime import recipes
+from expunge_workers.runtime.recipes import digest_of
 
 RECIPE = '''"""A recipe of two people."""
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from expunge.service.infra import tracing
-from expunge.service.infra.pseudonyms import new_id
+from expunge_service.infra import tracing
+from expunge_service.infra.pseudonyms import new_id
 from tests.workers.test_resolved import api_of
 from tests.workers.worlds import World
 
@@ -81,7 +81,7 @@ def test_an_address_or_an_errors_message_is_in_no_span(
         api.get(f"/nowhere/{LETTER}")
         headers = {"Idempotency-Key": new_id(), "traceparent": CALLER}
         api.post("/v1/deletion-requests", json={"subject_id": PERSON}, headers=headers)
-        monkeypatch.setattr("expunge.workers.app.update", fail)
+        monkeypatch.setattr("expunge_workers.app.update", fail)
         world.work(model_id)
     found = {each.name: each for each in finished.get_finished_spans()}
     assert found["GET none"].attributes["http.response.status_code"] == 404
@@ -99,7 +99,7 @@ def test_without_the_extra_the_service_works_and_makes_no_span() -> None:
     """In a process in which opentelemetry cannot be imported."""
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "from expunge.service.infra import tracing\n"
+        "from expunge_service.infra import tracing\n"
         "assert not tracing.INSTALLED and not tracing.export_spans('api')\n"
         "with tracing.called('GET', None) as call, tracing.updating('m', [('r', 't')]):\n"
         "    assert call is None\n"

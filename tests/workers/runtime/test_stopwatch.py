@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from expunge.service.infra.tables import AuditEntry
-from expunge.service.infra.time import BUCKETS, LONGEST, SHORTEST, time_bucket
-from expunge.workers.guarantee.certify import Certified
-from expunge.workers.runtime.heartbeat import UNLEARN, HeartbeatSender, Stopwatch
-from expunge.workers.update import run
+from expunge_service.infra.tables import AuditEntry
+from expunge_service.infra.time import BUCKETS, LONGEST, SHORTEST, time_bucket
+from expunge_workers.guarantee.certify import Certified
+from expunge_workers.runtime.heartbeat import UNLEARN, HeartbeatSender, Stopwatch
+from expunge_workers.update import run
 from tests.workers.worlds import World
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.source import SOURCE_PATH
 from tests.workers.runtime.template import NOBODY, ROOT, unreachable
 
-PROBE = "from expunge.workers.runtime.walls import probe; print(probe().strength)"
+PROBE = "from expunge_workers.runtime.walls import probe; print(probe().strength)"
 COVER = "mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys && "
 
 
@@ -23,7 +24,9 @@ def strength_of(cover: str) -> str:
         f"setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups --no-new-privs --bounding-set=-all {sys.executable}"
     )
     command = ["unshare", "-m", "sh", "-c", f"{cover}{python} -c '{PROBE}'"]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd="/", capture_output=True, text=True)
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": SOURCE_PATH}, cwd="/", capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

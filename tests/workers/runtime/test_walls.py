@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from expunge.workers.runtime.walls import EVERY, WITHOUT_NAMESPACES, Wall, Walls, draw, environment
+from expunge_workers.runtime.walls import EVERY, WITHOUT_NAMESPACES, Wall, Walls, draw, environment
 from tests.workers.runtime.template import Template
 from unlearning.accounting.world import Enclosure
 
@@ -235,7 +235,7 @@ def test_a_folder_that_is_closed_is_empty_where_a_package_holds_it(walled: Templ
 
 def test_a_machine_without_namespaces_says_so(walled: Template) -> None:
     """A process in the walls is on such a machine: no user namespace may be made in them."""
-    code = "from expunge.workers.runtime.walls import probe\n\n"
+    code = "from expunge_workers.runtime.walls import probe\n\n"
     code += "def recipe(rows):\n    found = probe()\n    return [sorted(found.standing), list(found.lacking)]\n"
     (answer,) = walled.ask({"recipe.py": code}, [("recipe", {})])
     standing, lacking = answer["outcome"]

@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from expunge.workers.runtime import work
-from expunge.workers.runtime.heartbeat import HeartbeatSender, Stopwatch
-from expunge.workers.runtime.work import cpu_seconds, work_of
+from expunge_workers.runtime import work
+from expunge_workers.runtime.heartbeat import HeartbeatSender, Stopwatch
+from expunge_workers.runtime.work import cpu_seconds, work_of
 from tests.workers.worlds import World
 
 BURN = "import time\nwhile time.process_time() < 0.6: pass"

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from expunge.workers.runtime import world
-from expunge.workers.runtime.walls import EVERY, WITHOUT_NAMESPACES, draw
-from expunge.workers.runtime.world import WorldEnded, seal
+from expunge_workers.runtime import world
+from expunge_workers.runtime.walls import EVERY, WITHOUT_NAMESPACES, draw
+from expunge_workers.runtime.world import WorldEnded, seal
 from tests.workers.runtime.template import Template
 
 HERE = Path(__file__).parent

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.audit.witness import RELEASE
-from expunge.service.infra.tables import Erasure, Removal, StoredVector, Version
-from expunge.workers.scheduler.run import open_scheduler, sweep_files
+from expunge_service.audit.witness import RELEASE
+from expunge_service.infra.tables import Erasure, Removal, StoredVector, Version
+from expunge_workers.scheduler.run import open_scheduler, sweep_files
 from tests.faults.deaths import OF_A_BUCKET
 from tests.faults.invariants import broken, left_behind, unreadable
 from tests.harness.databases import sqlite_databases, sqlite_template
@@ -21,7 +21,7 @@ from tests.harness.files import names_in
 from tests.workers.worlds import World, end_schedulers_lease, open_world, settings_of
 
 ACT = (
-    "import json, sys; from expunge.service.infra.settings import Settings; "
+    "import json, sys; from expunge_service.infra.settings import Settings; "
     "from tests.workers.worlds import open_world; "
     "open_world(Settings(**json.loads(sys.argv[1]))).work(sys.argv[2])"
 )

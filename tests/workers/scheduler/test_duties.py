@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 from sqlalchemy import delete, event, false, select
 
-from expunge.service.infra.db import Database, now
-from expunge.service.infra.settings import SettingsError
-from expunge.service.infra.tables import (
+from expunge_service.infra.db import Database, now
+from expunge_service.infra.settings import SettingsError
+from expunge_service.infra.tables import (
     Consumer,
     DeletionRequest,
     Erasure,
@@ -23,12 +23,12 @@ from expunge.service.infra.tables import (
     Model,
     Task,
 )
-from expunge.service.models import retirement
-from expunge.service.queue import ADVICE, block_untaken
-from expunge.service.queue.recipe_messages import SAYS
-from expunge.service.queue.serves import UNTAKEN_SECONDS
-from expunge.workers.scheduler import run
-from expunge.workers.scheduler.run import LEASE, SILENT_SECONDS, Scheduler, hold_lease, open_scheduler, reported
+from expunge_service.models import retirement
+from expunge_service.queue import ADVICE, block_untaken
+from expunge_service.queue.recipe_messages import SAYS
+from expunge_service.queue.serves import UNTAKEN_SECONDS
+from expunge_workers.scheduler import run
+from expunge_workers.scheduler.run import LEASE, SILENT_SECONDS, Scheduler, hold_lease, open_scheduler, reported
 from tests.workers.worlds import TENANT, World, seconds
 
 NAMES = (

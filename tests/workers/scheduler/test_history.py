@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select, true
 
-from expunge.service.api.traffic import Traffic
-from expunge.service.api.views.metrics import render
-from expunge.service.infra.tables import PhaseSeconds, Removal, Version
-from expunge.service.models import consumers
-from expunge.service.models.counters import (
+from expunge_service.api.traffic import Traffic
+from expunge_service.api.views.metrics import render
+from expunge_service.infra.tables import PhaseSeconds, Removal, Version
+from expunge_service.models import consumers
+from expunge_service.models.counters import (
     LATENCY,
     PHASE,
     SAMPLES,
@@ -24,7 +24,7 @@ from expunge.service.models.counters import (
     counts,
     tally,
 )
-from expunge.workers.scheduler.run import open_scheduler
+from expunge_workers.scheduler.run import open_scheduler
 from tests.harness import databases
 from tests.harness.history import Work, fill, watched
 from tests.workers.worlds import World, end_schedulers_lease, open_world, settings_of

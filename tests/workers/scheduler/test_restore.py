@@ -15,25 +15,30 @@ from fastapi.testclient import TestClient
 from sqlalchemy import delete, select
 from typer.testing import CliRunner
 
-from expunge.service.access.api_keys import Scope, authenticate, create_key, revoke_key
-from expunge.service.api.app import create_app
-from expunge.service.audit import merkle
-from expunge.service.audit.key_rotation import FOLDER, handovers, keep_handovers
-from expunge.service.audit.log import charge, newest_head
-from expunge.service.audit.self_check import check_log
-from expunge.service.audit.signed_note import NotAuthentic, Signer, Verifier
-from expunge.service.audit.succession import predecessors, signatures
-from expunge.service.audit.verification import verify
-from expunge.service.audit.witness import EPOCHS, NEWEST, Witness, WitnessedHead, epoch_of
-from expunge.service.certificates.envelope import verify as verified
-from expunge.service.certificates.issue import issue_due
-from expunge.service.cli import log_check
-from expunge.service.cli.checks import examine as doctor
-from expunge.service.cli.commands.backups import restore as command
-from expunge.service.infra.db import now
-from expunge.service.infra.files import Damaged
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import (
+from expunge_client import verify_certificate
+from expunge_client.cli import output
+from expunge_client.cli.client import Account, Client
+from expunge_client.cli.main import app
+from expunge_client.cli.output import CommandError
+from expunge_service.access.api_keys import Scope, authenticate, create_key, revoke_key
+from expunge_service.api.app import create_app
+from expunge_service.audit import merkle
+from expunge_service.audit.key_rotation import FOLDER, handovers, keep_handovers
+from expunge_service.audit.log import charge, newest_head
+from expunge_service.audit.self_check import check_log
+from expunge_service.audit.signed_note import NotAuthentic, Signer, Verifier
+from expunge_service.audit.succession import predecessors, signatures
+from expunge_service.audit.verification import verify
+from expunge_service.audit.witness import EPOCHS, NEWEST, Witness, WitnessedHead, epoch_of
+from expunge_service.certificates.envelope import verify as verified
+from expunge_service.certificates.issue import issue_due
+from expunge_service.cli import log_check
+from expunge_service.cli.checks import examine as doctor
+from expunge_service.cli.commands.backups import restore as command
+from expunge_service.infra.db import now
+from expunge_service.infra.files import Damaged
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     Certificate,
@@ -52,20 +57,15 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
-from expunge.service.models import restore_guard
-from expunge.service.models.budgets import USAGE
-from expunge.service.models.restore_guard import FRESH_SECONDS, PutBack
-from expunge.service.queue import end_without_version
-from expunge.service.requests import identity_check, legal_holds, spelling_decisions, suppression
-from expunge.service.requests.cancellation import cancel
-from expunge.service.requests.intake import NO_WINDOWS
-from expunge.workers.scheduler import run
-from expunge.workers.scheduler.restore import restore
-from expunge_client import verify_certificate
-from expunge_client.cli import output
-from expunge_client.cli.client import Account, Client
-from expunge_client.cli.main import app
-from expunge_client.cli.output import CommandError
+from expunge_service.models import restore_guard
+from expunge_service.models.budgets import USAGE
+from expunge_service.models.restore_guard import FRESH_SECONDS, PutBack
+from expunge_service.queue import end_without_version
+from expunge_service.requests import identity_check, legal_holds, spelling_decisions, suppression
+from expunge_service.requests.cancellation import cancel
+from expunge_service.requests.intake import NO_WINDOWS
+from expunge_workers.scheduler import run
+from expunge_workers.scheduler.restore import restore
 from tests.faults.invariants import broken_after_restore
 from tests.harness import log_tree
 from tests.harness.files import root_of

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from expunge.service.certificates.envelope import verify as verified
-from expunge.service.certificates.statement import OVERWRITTEN
-from expunge.service.infra.tables import Certificate, DeletionRequest
-from expunge.service.requests.intake import opening
-from expunge.workers.scheduler import run
-from expunge.workers.scheduler.restore import restore
 from expunge_client import verify_certificate
+from expunge_service.certificates.envelope import verify as verified
+from expunge_service.certificates.statement import OVERWRITTEN
+from expunge_service.infra.tables import Certificate, DeletionRequest
+from expunge_service.requests.intake import opening
+from expunge_workers.scheduler import run
+from expunge_workers.scheduler.restore import restore
 from tests.workers.scheduler.test_restore import Snapshot, confirmed, export, signer, snapshot
 from tests.workers.worlds import World
 

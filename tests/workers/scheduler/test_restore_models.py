@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import func, select
 
-from expunge.service.infra.tables import Erasure, Hold, Model, StoredVector
-from expunge.service.models.policy import change_policy
-from expunge.service.models.retirement import retire
-from expunge.service.requests.legal_holds import lift_hold
-from expunge.service.requests.states import RequestRefused
-from expunge.workers.scheduler import run
-from expunge.workers.scheduler.restore import RestoreReport, restore
-from expunge.workers.storage.crypto_erase import erase_lost
+from expunge_service.infra.tables import Erasure, Hold, Model, StoredVector
+from expunge_service.models.policy import change_policy
+from expunge_service.models.retirement import retire
+from expunge_service.requests.legal_holds import lift_hold
+from expunge_service.requests.states import RequestRefused
+from expunge_workers.scheduler import run
+from expunge_workers.scheduler.restore import RestoreReport, restore
+from expunge_workers.storage.crypto_erase import erase_lost
 from tests.faults.invariants import broken_after_restore
 from tests.workers.scheduler.test_restore import Snapshot, confirmed, export, released, retrained, signer, snapshot
 from tests.workers.worlds import World

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import pytest
 from sqlalchemy import select
 
-from expunge.service.access.api_keys import NewKey, authenticate, create_key, revoke_key, rotate_key
-from expunge.service.infra.pseudonyms import sample_digest, subject_digest
-from expunge.service.infra.settings import session_key
-from expunge.service.infra.tables import ApiKey, AuditEntry, Hold, Membership, Removal, Task, WebhookEndpoint
-from expunge.service.infra.time import rfc_3339
-from expunge.service.requests import legal_holds, webhooks
-from expunge.workers.scheduler.restore import restore
+from expunge_service.access.api_keys import NewKey, authenticate, create_key, revoke_key, rotate_key
+from expunge_service.infra.pseudonyms import sample_digest, subject_digest
+from expunge_service.infra.settings import session_key
+from expunge_service.infra.tables import ApiKey, AuditEntry, Hold, Membership, Removal, Task, WebhookEndpoint
+from expunge_service.infra.time import rfc_3339
+from expunge_service.requests import legal_holds, webhooks
+from expunge_workers.scheduler.restore import restore
 from tests.faults.invariants import broken_after_restore
 from tests.workers.scheduler.test_restore import Snapshot, confirmed, export, released, signer, snapshot
 from tests.workers.worlds import TENANT, World

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from expunge.service.audit import Witness
-from expunge.service.infra.broker.notify import notify, publisher
-from expunge.service.infra.db import Busy, Database, now
-from expunge.service.infra.files import Store
-from expunge.service.infra.tables import Erasure, IdempotencyKey, Model, TreeHead, Version
-from expunge.service.queue import Deletions
-from expunge.workers.scheduler import run
-from expunge.workers.storage import KeyStore, erase_due
+from expunge_service.audit import Witness
+from expunge_service.infra.broker.notify import notify, publisher
+from expunge_service.infra.db import Busy, Database, now
+from expunge_service.infra.files import Store
+from expunge_service.infra.tables import Erasure, IdempotencyKey, Model, TreeHead, Version
+from expunge_service.queue import Deletions
+from expunge_workers.scheduler import run
+from expunge_workers.storage import KeyStore, erase_due
 from tests.harness.files import path_in
 from tests.workers.worlds import World, seconds
 
@@ -26,7 +26,7 @@ def messages(world: World) -> int:
 
 
 def test_it_runs_without_torch() -> None:
-    code = "import sys, expunge.workers.scheduler.run, expunge.workers.main; sys.exit(int('torch' in sys.modules))"
+    code = "import sys, expunge_workers.scheduler.run, expunge_workers.main; sys.exit(int('torch' in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -201,6 +201,6 @@ def test_expired_answers_are_forgotten(world: World) -> None:
 
 def test_usage_is_told_for_wrong_arguments() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "expunge.workers.main", "nonsense"], capture_output=True, check=False, cwd=Path.cwd()
+        [sys.executable, "-m", "expunge_workers.main", "nonsense"], capture_output=True, check=False, cwd=Path.cwd()
     )
     assert (done.returncode, b"usage" in done.stderr) == (2, True)

@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from expunge.service.infra.db import Database, now
-from expunge.service.infra.tables import WebhookDelivery, WebhookEndpoint
-from expunge.service.requests.webhooks import (
+from expunge_service.infra.db import Database, now
+from expunge_service.infra.tables import WebhookDelivery, WebhookEndpoint
+from expunge_service.requests.webhooks import (
     MAX_ATTEMPTS,
     WebhookEvent,
     add_endpoint,
@@ -35,8 +35,8 @@ from expunge.service.requests.webhooks import (
     replay_webhooks,
     webhook_key,
 )
-from expunge.workers.scheduler.ssrf_guard import Outbound, Resolver, public
-from expunge.workers.scheduler.webhook_sender import ROUND_PER_ENDPOINT, WebhookSender, claim
+from expunge_workers.scheduler.ssrf_guard import Outbound, Resolver, public
+from expunge_workers.scheduler.webhook_sender import ROUND_PER_ENDPOINT, WebhookSender, claim
 from tests.service.conftest import database
 
 __all__ = ["database"]

@@ -13,20 +13,20 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge.service.access.api_keys import Scope, create_key
-from expunge.service.api.app import create_app
-from expunge.service.audit.log import UNSIGNED, extend, newest_head, record
-from expunge.service.audit.signed_note import Signer
-from expunge.service.audit.witness import DRAFT, RELEASE, Contradicted, Witness, WitnessedHead
-from expunge.service.infra.db import Busy, now
-from expunge.service.infra.tables import AuditEntry, Heartbeat, Lease, Model, SweptFile, Task, TreeHead
-from expunge.service.models import model_lease, restore_guard
-from expunge.service.models.restore_guard import Guard, PutBack
-from expunge.service.queue import Deletions, Draft, Stale
-from expunge.service.queue.leases import take
-from expunge.workers.runtime.db_retry import retry
-from expunge.workers.scheduler.run import LEASE, Scheduler, hold_lease, open_scheduler, sweep, sweep_files
-from expunge.workers.update import draft
+from expunge_service.access.api_keys import Scope, create_key
+from expunge_service.api.app import create_app
+from expunge_service.audit.log import UNSIGNED, extend, newest_head, record
+from expunge_service.audit.signed_note import Signer
+from expunge_service.audit.witness import DRAFT, RELEASE, Contradicted, Witness, WitnessedHead
+from expunge_service.infra.db import Busy, now
+from expunge_service.infra.tables import AuditEntry, Heartbeat, Lease, Model, SweptFile, Task, TreeHead
+from expunge_service.models import model_lease, restore_guard
+from expunge_service.models.restore_guard import Guard, PutBack
+from expunge_service.queue import Deletions, Draft, Stale
+from expunge_service.queue.leases import take
+from expunge_workers.runtime.db_retry import retry
+from expunge_workers.scheduler.run import LEASE, Scheduler, hold_lease, open_scheduler, sweep, sweep_files
+from expunge_workers.update import draft
 from tests.harness.files import root_of
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import TENANT, World, seconds
@@ -146,7 +146,7 @@ def test_a_publication_asks_in_its_own_transaction_too(
 ) -> None:
     """A pool has connections to the server of before and to the new one: a look through one says nothing of another."""
     model_id = world.live(method="newton", guarantee="proved")
-    monkeypatch.setattr("expunge.workers.app.erase_due", lambda *_: 0)  # else the update is blocked anyway
+    monkeypatch.setattr("expunge_workers.app.erase_due", lambda *_: 0)  # else the update is blocked anyway
     world.delete("p1")
     go_back = put_back()
     world.work(model_id)
@@ -166,7 +166,7 @@ def test_two_databases_never_give_one_number_twice(
 ) -> None:
     """Not even where nobody looks: a number that was drafted is never given again, and counts as charged."""
     model_id = world.live(method="newton", guarantee="proved")
-    monkeypatch.setattr("expunge.workers.app.erase_due", lambda *_: 0)  # else the update is blocked anyway
+    monkeypatch.setattr("expunge_workers.app.erase_due", lambda *_: 0)  # else the update is blocked anyway
     world.delete("p1")
     go_back = put_back()
     world.work(model_id)
@@ -315,7 +315,7 @@ def test_a_worker_that_slept_between_its_files_and_its_transaction_publishes_no_
         return written
 
     with monkeypatch.context() as slept:
-        slept.setattr("expunge.workers.update.run.write_draft", sleep_then)
+        slept.setattr("expunge_workers.update.run.write_draft", sleep_then)
         world.work(model_id)
     assert world.head(model_id).number == 1
     assert world.count(SweptFile) == 2
@@ -330,7 +330,7 @@ def test_a_file_that_a_version_names_by_now_is_not_swept(world: World, monkeypat
     """A sweep finds an orphan, a publication names it, and then the sweep takes the lock."""
     model_id = world.live(guarantee="proved")
     current = world.head(model_id)
-    monkeypatch.setattr("expunge.workers.scheduler.run._prepared", lambda _: set())
+    monkeypatch.setattr("expunge_workers.scheduler.run._prepared", lambda _: set())
     found = type(world.storage.store).orphans
     monkeypatch.setattr(type(world.storage.store), "orphans", lambda store, _, older_than: found(store, (), older_than))
     sweep_files(world.database, world.storage.store, world.storage.private, older_than=-5)

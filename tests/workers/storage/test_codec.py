@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from expunge.workers.storage import checkpoint_format
+from expunge_workers.storage import checkpoint_format
 from unlearning.types import State
 
 TENSORS = {

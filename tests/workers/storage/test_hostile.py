@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from expunge.workers.storage import checkpoint_format
+from expunge_workers.storage import checkpoint_format
 
 MOST_BYTES = 8 << 20
 GOOD = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.infra.files import DiskFolder
-from expunge.workers.storage import key_store
-from expunge.workers.storage.key_store import ERASED, SHARE_BYTES, HolderKey, KeyFiles, KeysMissing, KeyStore
+from expunge_service.infra.files import DiskFolder
+from expunge_workers.storage import key_store
+from expunge_workers.storage.key_store import ERASED, SHARE_BYTES, HolderKey, KeyFiles, KeysMissing, KeyStore
 from tests.harness.powercut import Operation, Recorded, states_after_power_cut
 from tests.harness.residue import share_in_file
 from tests.harness.servers import Postgres

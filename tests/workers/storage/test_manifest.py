@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import unlearning as ul
-from expunge.service.infra.pseudonyms import Pepper, content_digest, digest, digests, sample_digest, subject_digest
-from expunge.service.infra.tables import Generation
-from expunge.service.models import block_rows, write_blocks
-from expunge.workers.storage import manifest
+from expunge_service.infra.pseudonyms import Pepper, content_digest, digest, digests, sample_digest, subject_digest
+from expunge_service.infra.tables import Generation
+from expunge_service.models import block_rows, write_blocks
+from expunge_workers.storage import manifest
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.policy import Granularity
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from expunge.service.access.api_keys import create_key
-from expunge.service.api.app import create_app
-from expunge.service.cli import checks
-from expunge.service.infra.settings import SettingsError, adopt_secret
-from expunge.workers.scheduler.run import open_scheduler
-from expunge.workers.storage.storage import Storage
+from expunge_service.access.api_keys import create_key
+from expunge_service.api.app import create_app
+from expunge_service.cli import checks
+from expunge_service.infra.settings import SettingsError, adopt_secret
+from expunge_workers.scheduler.run import open_scheduler
+from expunge_workers.storage.storage import Storage
 from tests.workers.worlds import TENANT, World
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from expunge.service.api.app import create_app
-from expunge.service.cli.checks import examine
-from expunge.service.infra.files import DiskFolder, folder_at
-from expunge.service.infra.settings import Settings, SettingsError
-from expunge.service.infra.tables import Certificate, Erasure
-from expunge.workers.scheduler.run import open_scheduler
-from expunge.workers.storage import erase_due
-from expunge.workers.storage.key_store import KeyFiles, KeysMissing, KeyStore
+from expunge_service.api.app import create_app
+from expunge_service.cli.checks import examine
+from expunge_service.infra.files import DiskFolder, folder_at
+from expunge_service.infra.settings import Settings, SettingsError
+from expunge_service.infra.tables import Certificate, Erasure
+from expunge_workers.scheduler.run import open_scheduler
+from expunge_workers.storage import erase_due
+from expunge_workers.storage.key_store import KeyFiles, KeysMissing, KeyStore
 from tests.faults.invariants import uncertified
 from tests.harness.databases import sqlite_databases
 from tests.harness.residue import share_in_file

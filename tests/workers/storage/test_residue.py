@@ -9,8 +9,8 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from expunge.service.infra.tables import StoredVector
-from expunge.workers.storage import private_state
+from expunge_service.infra.tables import StoredVector
+from expunge_workers.storage import private_state
 from tests.harness.residue import share_in_file
 from tests.workers.worlds import World
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 from sqlalchemy import event
 
-from expunge.service.infra.files import Damaged
-from expunge.service.infra.tables import StoredVector
-from expunge.service.models.vectors import write_vectors
-from expunge.workers.storage import private_state
+from expunge_service.infra.files import Damaged
+from expunge_service.infra.tables import StoredVector
+from expunge_service.models.vectors import write_vectors
+from expunge_workers.storage import private_state
 from tests.workers.worlds import World, open_world, release_connections
 from unlearning.methods.recollection.vectors import sum_of
 from unlearning.types import VectorsMissing

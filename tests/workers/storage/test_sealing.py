@@ -6,8 +6,8 @@ import secrets
 
 import pytest
 
-from expunge.service.infra.files import Damaged
-from expunge.workers.storage.encryption import NONCE_BYTES, TAG_BYTES, Sealer, new_key
+from expunge_service.infra.files import Damaged
+from expunge_workers.storage.encryption import NONCE_BYTES, TAG_BYTES, Sealer, new_key
 
 SIZES = [0, 1, 15, 16, 17, 1 << 20, (3 << 20) + 5]
 

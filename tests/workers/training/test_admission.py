@@ -8,10 +8,10 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import Membership
-from expunge.service.requests.legal_holds import place_hold
-from expunge.workers.training import admission
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.tables import Membership
+from expunge_service.requests.legal_holds import place_hold
+from expunge_workers.training import admission
 from tests.workers.worlds import TENANT, World
 
 

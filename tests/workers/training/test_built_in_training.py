@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from expunge.workers.guarantee import statements
+from expunge_workers.guarantee import statements
 from tests.workers.rows.data import published
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from expunge.service.infra.tables import Generation
-from expunge.service.models.retrain_plan import plan_retrain
-from expunge.workers.training import start
+from expunge_service.infra.tables import Generation
+from expunge_service.models.retrain_plan import plan_retrain
+from expunge_workers.training import start
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World
 from unlearning.accounting import policy

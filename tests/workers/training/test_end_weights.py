@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from safetensors.torch import load
 
-from expunge.workers.guarantee import statements
+from expunge_workers.guarantee import statements
 from tests.workers.rows.data import published
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim, Guarantee

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from expunge.service.infra.tables import StoredVector
+from expunge_service.infra.tables import StoredVector
 from tests.workers.test_crashes import die_at
 from tests.workers.update.test_budgets import trained_on
 from tests.workers.worlds import World

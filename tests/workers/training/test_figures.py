@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from expunge.service.api.views.versions import version_views, versions_of
-from expunge.service.infra.tables import Generation, Model
-from expunge.service.models.figures import DATA_FREE, DELETED, FIGURES
-from expunge.service.queue import Preparation
-from expunge.workers.training.prepare import prepare
+from expunge_service.api.views.versions import version_views, versions_of
+from expunge_service.infra.tables import Generation, Model
+from expunge_service.models.figures import DATA_FREE, DELETED, FIGURES
+from expunge_service.queue import Preparation
+from expunge_workers.training.prepare import prepare
 from tests.workers.update.test_switch import before
 from tests.workers.worlds import World, database_text
 

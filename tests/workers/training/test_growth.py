@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from expunge.service.audit.log import integrate
-from expunge.service.audit.signed_note import Signer
-from expunge.service.certificates import envelope
-from expunge.service.certificates.issue import issue_due
-from expunge.service.infra.db import now
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import BudgetEntry, Certificate, Generation, Membership, Model, Version
-from expunge.service.models import consumers
-from expunge.service.models.retrain_plan import plan_new_data
-from expunge.workers.scheduler import run
+from expunge_service.audit.log import integrate
+from expunge_service.audit.signed_note import Signer
+from expunge_service.certificates import envelope
+from expunge_service.certificates.issue import issue_due
+from expunge_service.infra.db import now
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.tables import BudgetEntry, Certificate, Generation, Membership, Model, Version
+from expunge_service.models import consumers
+from expunge_service.models.retrain_plan import plan_new_data
+from expunge_workers.scheduler import run
 from tests.workers.tables import Table, table_of
 from tests.workers.training.test_retrain import generations
 from tests.workers.worlds import TENANT, World

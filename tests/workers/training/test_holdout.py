@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import HoldoutPerson
-from expunge.service.requests import legal_holds
-from expunge.service.requests.legal_holds import Keeps
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.tables import HoldoutPerson
+from expunge_service.requests import legal_holds
+from expunge_service.requests.legal_holds import Keeps
 from tests.unlearning.recipes import softmax
 from tests.workers.worlds import TENANT, World
 from unlearning.recipe import holdout_people

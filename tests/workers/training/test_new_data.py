@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from expunge.service.infra.db import now
-from expunge.service.infra.tables import Generation, Membership, Model
-from expunge.service.models.retrain_plan import plan_new_data
-from expunge.service.requests.states import RequestRefused
-from expunge.workers.scheduler import run
-from expunge.workers.storage import manifest
-from expunge.workers.training.cohort import Changes, changes
+from expunge_service.infra.db import now
+from expunge_service.infra.tables import Generation, Membership, Model
+from expunge_service.models.retrain_plan import plan_new_data
+from expunge_service.requests.states import RequestRefused
+from expunge_workers.scheduler import run
+from expunge_workers.storage import manifest
+from expunge_workers.training.cohort import Changes, changes
 from tests.workers.tables import Table, table_of
 from tests.workers.training.test_retrain import entries, generations
 from tests.workers.worlds import World, seconds

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import unlearning as ul
-from expunge.workers.training.person_ids import lint_people, require_sound_ids
+from expunge_workers.training.person_ids import lint_people, require_sound_ids
 from tests.workers.worlds import World
 
 

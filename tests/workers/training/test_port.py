@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from expunge.service.infra.tables import AuditEntry, Generation, Model
-from expunge.service.models import plan_new_data, plan_port
-from expunge.service.models.retrain_plan import PORTED
-from expunge.service.requests import WITH_ROWS
-from expunge.service.requests.states import RequestRefused, Suppress
+from expunge_service.infra.tables import AuditEntry, Generation, Model
+from expunge_service.models import plan_new_data, plan_port
+from expunge_service.models.retrain_plan import PORTED
+from expunge_service.requests import WITH_ROWS
+from expunge_service.requests.states import RequestRefused, Suppress
 from tests.workers.worlds import World
 
 PEOPLE = range(24)
@@ -310,7 +310,7 @@ def test_a_deletion_that_comes_while_the_port_runs_is_carried_out(
     world = world.configured(recipes=folder)
     model_id = world.live("visits", "retrain")
     forget_that_it_had_rows(world, model_id)
-    from expunge.workers.training import prepare  # noqa: PLC0415 (patched here)
+    from expunge_workers.training import prepare  # noqa: PLC0415 (patched here)
 
     requests: list[str] = []
     finish = prepare.finish
@@ -382,7 +382,7 @@ def test_a_legal_hold_that_is_placed_while_a_port_runs_keeps_the_person(
     forget_that_it_had_rows(world, model_id)
     rewrite(folder, WITHOUT_IDS)
     request = blocked(world, model_id, "p9")
-    from expunge.workers.training import prepare  # noqa: PLC0415 (patched here)
+    from expunge_workers.training import prepare  # noqa: PLC0415 (patched here)
 
     attempts: list[None] = []
     finish = prepare.finish

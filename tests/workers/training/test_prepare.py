@@ -7,12 +7,12 @@ import re
 import pytest
 from sqlalchemy import select
 
-from expunge.service.infra.tables import AuditEntry, BudgetEntry, Membership, Removal, StoredVector
-from expunge.service.queue import Preparation, Stale
-from expunge.service.requests.reasons import Reason
-from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.storage.key_store import HolderKey
-from expunge.workers.training import prepare
+from expunge_service.infra.tables import AuditEntry, BudgetEntry, Membership, Removal, StoredVector
+from expunge_service.queue import Preparation, Stale
+from expunge_service.requests.reasons import Reason
+from expunge_workers.runtime.heartbeat import Stopwatch
+from expunge_workers.storage.key_store import HolderKey
+from expunge_workers.training import prepare
 from tests.harness.files import names_in
 from tests.workers.update.test_switch import while_drafting
 from tests.workers.worlds import World

@@ -9,8 +9,8 @@ import json
 import pytest
 from sqlalchemy import select
 
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.tables import (
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.tables import (
     AuditEntry,
     Certificate,
     Erasure,
@@ -24,14 +24,14 @@ from expunge.service.infra.tables import (
     TrainedPart,
     WorkUnit,
 )
-from expunge.service.models import plan_new_data
-from expunge.service.models.retrain_plan import retrain_lease
-from expunge.service.queue import Deletions, Preparation, Stale
-from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.runtime.process import Process
-from expunge.workers.scheduler import run
-from expunge.workers.training import prepare
-from expunge.workers.training.keyed_parts import KeyedParts
+from expunge_service.models import plan_new_data
+from expunge_service.models.retrain_plan import retrain_lease
+from expunge_service.queue import Deletions, Preparation, Stale
+from expunge_workers.runtime.heartbeat import Stopwatch
+from expunge_workers.runtime.process import Process
+from expunge_workers.scheduler import run
+from expunge_workers.training import prepare
+from expunge_workers.training.keyed_parts import KeyedParts
 from tests.workers.worlds import TENANT, World
 from unlearning.accounting.certificate import Claim, Guarantee
 from unlearning.types import Progress

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from expunge.service.infra.tables import Model
-from expunge.service.models import WITHHELD, is_withheld, publish_anyway, retire
-from expunge.service.queue import is_due
-from expunge.service.queue.claims import mark_notified
-from expunge.service.requests.states import RequestRefused
+from expunge_service.infra.tables import Model
+from expunge_service.models import WITHHELD, is_withheld, publish_anyway, retire
+from expunge_service.queue import is_due
+from expunge_service.queue.claims import mark_notified
+from expunge_service.requests.states import RequestRefused
 from tests.harness.draws import keeps_apart
 from tests.workers.worlds import World
 

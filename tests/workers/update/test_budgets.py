@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from expunge.service.api.traffic import Traffic
-from expunge.service.api.views.metrics import render
-from expunge.service.api.views.models import ModelView, model_page, model_view
-from expunge.service.infra.pseudonyms import subject_digest
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import Generation, Membership, Version
-from expunge.service.models.budgets import USAGE, Usage, counted
+from expunge_service.api.traffic import Traffic
+from expunge_service.api.views.metrics import render
+from expunge_service.api.views.models import ModelView, model_page, model_view
+from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tables import Generation, Membership, Version
+from expunge_service.models.budgets import USAGE, Usage, counted
 from tests.workers.rows.test_calibrate import ASKED
 from tests.workers.worlds import TENANT, World
 from unlearning.methods.newton import Newton

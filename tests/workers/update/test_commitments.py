@@ -18,15 +18,15 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
-from expunge.service.access.api_keys import Scope, create_key
-from expunge.service.api.app import create_app
-from expunge.service.audit.log import integrate
-from expunge.service.audit.signed_note import NotAuthentic, Signer
-from expunge.service.certificates import issue_due
-from expunge.service.infra.files import Damaged
-from expunge.service.infra.pseudonyms import Pepper, rows_digest, subject_digest
-from expunge.service.infra.settings import Settings
-from expunge.service.infra.tables import (
+from expunge_service.access.api_keys import Scope, create_key
+from expunge_service.api.app import create_app
+from expunge_service.audit.log import integrate
+from expunge_service.audit.signed_note import NotAuthentic, Signer
+from expunge_service.certificates import issue_due
+from expunge_service.infra.files import Damaged
+from expunge_service.infra.pseudonyms import Pepper, rows_digest, subject_digest
+from expunge_service.infra.settings import Settings
+from expunge_service.infra.tables import (
     AuditEntry,
     Certificate,
     DeletionRequest,
@@ -36,7 +36,7 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
-from expunge.service.models import (
+from expunge_service.models import (
     SAMPLE,
     SUBJECT,
     WORK_NOTES,
@@ -50,12 +50,12 @@ from expunge.service.models import (
     marks_changed,
     memberships_changed,
 )
-from expunge.service.requests import lift_suppression
-from expunge.workers.storage import private_state
-from expunge.workers.storage.manifest import places, places_as_committed
-from expunge.workers.training.calibrate import CalibrationUnits
-from expunge.workers.training.keyed_parts import KeyedParts
-from expunge.workers.training.prepare import prepare
+from expunge_service.requests import lift_suppression
+from expunge_workers.storage import private_state
+from expunge_workers.storage.manifest import places, places_as_committed
+from expunge_workers.training.calibrate import CalibrationUnits
+from expunge_workers.training.keyed_parts import KeyedParts
+from expunge_workers.training.prepare import prepare
 from tests.workers.update.test_switch import before
 from tests.workers.worlds import TENANT, World, open_world
 

@@ -7,9 +7,9 @@ import platform
 import pytest
 import torch
 
-from expunge.service.infra.tables import Version
-from expunge.workers import doctor
-from expunge.workers.storage.environment import Environment, moved
+from expunge_service.infra.tables import Version
+from expunge_workers import doctor
+from expunge_workers.storage.environment import Environment, moved
 from tests.workers.worlds import World
 from unlearning.accounting.certificate import Claim
 

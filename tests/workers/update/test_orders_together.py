@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from expunge.service.infra.tables import AuditEntry, DeletionRequest, SuppressionEntry, Task
-from expunge.service.requests.deadlines import Regulation
-from expunge.service.requests.intake import Order, Windows, accept, accept_all
-from expunge.service.requests.states import RequestRefused
+from expunge_service.infra.tables import AuditEntry, DeletionRequest, SuppressionEntry, Task
+from expunge_service.requests.deadlines import Regulation
+from expunge_service.requests.intake import Order, Windows, accept, accept_all
+from expunge_service.requests.states import RequestRefused
 from tests.workers.worlds import TENANT, World
 
 ORDERS = [

@@ -10,11 +10,11 @@ import torch
 from sqlalchemy import select
 from torch import Tensor
 
-from expunge.service.infra.tables import StoredVector
-from expunge.service.queue import Deletions, Preparation, Stale
-from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.storage import private_state
-from expunge.workers.training import prepare
+from expunge_service.infra.tables import StoredVector
+from expunge_service.queue import Deletions, Preparation, Stale
+from expunge_workers.runtime.heartbeat import Stopwatch
+from expunge_workers.storage import private_state
+from expunge_workers.training import prepare
 from tests.workers.storage.test_residue import found
 from tests.workers.test_crashes import die_at
 from tests.workers.worlds import World

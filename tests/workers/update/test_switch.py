@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy import update as change
 
-from expunge.service.infra.db import now
-from expunge.service.infra.pseudonyms import sample_digest
-from expunge.service.infra.tables import (
+from expunge_service.infra.db import now
+from expunge_service.infra.pseudonyms import sample_digest
+from expunge_service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     Certificate,
@@ -27,15 +27,15 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
-from expunge.service.models.registration import model_lease
-from expunge.service.models.retrain_plan import PlannedRetrain, plan_of, retrain_lease
-from expunge.service.queue import Deletions, Preparation, Stale
-from expunge.service.requests import cancellation, intake, legal_holds
-from expunge.workers.runtime.heartbeat import Stopwatch
-from expunge.workers.scheduler import run
-from expunge.workers.storage import checkpoint_format, manifest
-from expunge.workers.storage.private_state import place_of
-from expunge.workers.training import prepare
+from expunge_service.models.registration import model_lease
+from expunge_service.models.retrain_plan import PlannedRetrain, plan_of, retrain_lease
+from expunge_service.queue import Deletions, Preparation, Stale
+from expunge_service.requests import cancellation, intake, legal_holds
+from expunge_workers.runtime.heartbeat import Stopwatch
+from expunge_workers.scheduler import run
+from expunge_workers.storage import checkpoint_format, manifest
+from expunge_workers.storage.private_state import place_of
+from expunge_workers.training import prepare
 from tests.harness.files import names_in, root_of
 from tests.workers import meanwhile
 from tests.workers.rows.test_calibrate import ASKED as CALIBRATED

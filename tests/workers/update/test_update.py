@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from sqlalchemy import select
 
-from expunge.service.infra.files import Damaged
-from expunge.service.infra.tables import (
+from expunge_service.infra.files import Damaged
+from expunge_service.infra.tables import (
     AuditEntry,
     BudgetEntry,
     DeletionRequest,
@@ -24,10 +24,10 @@ from expunge.service.infra.tables import (
     Task,
     Version,
 )
-from expunge.service.infra.time import BUCKETS
-from expunge.service.queue import Deletions, Stale
-from expunge.service.requests.cancellation import cancel
-from expunge.workers.storage import checkpoint_format, private_state
+from expunge_service.infra.time import BUCKETS
+from expunge_service.queue import Deletions, Stale
+from expunge_service.requests.cancellation import cancel
+from expunge_workers.storage import checkpoint_format, private_state
 from tests.faults.invariants import broken
 from tests.harness.files import names_in, path_in, root_of
 from tests.workers import meanwhile

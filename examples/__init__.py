@@ -1,0 +1,1 @@
+"""Recipes to start from: ``expunge init`` copies them."""

@@ -1,0 +1,17 @@
+"""Expunge's own packages, and where they lie: each in a house of its own in a clone, side by side once installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import expunge
+import expunge_service
+import expunge_workers
+import unlearning
+
+FOLDERS = MATHS, SERVICE, WORKERS, _ = tuple(
+    Path(str(package.__file__)).resolve().parent for package in (unlearning, expunge_service, expunge_workers, expunge)
+)
+NAMES = frozenset(folder.name for folder in FOLDERS)
+IMPORTED_FROM = tuple(dict.fromkeys(str(folder.parent) for folder in FOLDERS))
+"""what a process's path must list to import them"""
