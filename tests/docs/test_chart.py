@@ -126,10 +126,8 @@ def reaches(objects: list[Object], component: str) -> set[int | str]:
     return found - {53, 5353}
 
 
-def test_the_chart_has_the_release_the_rules_and_the_dashboard_of_this_repository() -> None:
+def test_the_chart_has_the_release_of_this_repository() -> None:
     assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == expunge.__version__
-    for name, place in {"alerts.yml": "alerts.yml", "expunge.json": "grafana/dashboards/expunge.json"}.items():
-        assert (CHART / "files" / name).resolve() == ROOT / "dashboards" / place
 
 
 def test_the_scaler_asks_for_metrics_that_there_are() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.source import SOURCE_PATH
-from tests.workers.runtime.template import NOBODY, ROOT, unreachable
+from tests.harness.source import ROOT, SOURCE_PATH
+from tests.workers.runtime.template import NOBODY, unreachable
 
 PROBE = "from expunge_workers.runtime.walls import probe; print(probe().strength)"
 COVER = "mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys && "
