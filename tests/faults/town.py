@@ -347,7 +347,7 @@ def meanwhile_at(point: str, happen: Callable[[], object]) -> Iterator[None]:
             waiting.pop()()
 
     original = fault_injection.crash_point
-    places = [module for name, module in sys.modules.items() if name.startswith("expunge.")]
+    places = [module for name, module in sys.modules.items() if name.startswith(("expunge_service.", "expunge_workers."))]
     patched = [module for module in places if getattr(module, "crash_point", None) is original]
     for module in patched:
         module.crash_point = at  # type: ignore[attr-defined]
