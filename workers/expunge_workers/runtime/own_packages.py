@@ -12,6 +12,8 @@ import unlearning
 FOLDERS = MATHS, SERVICE, WORKERS, _ = tuple(
     Path(str(package.__file__)).resolve().parent for package in (unlearning, expunge_service, expunge_workers, expunge)
 )
+EXAMPLES = "expunge.examples"
+"""data of ``expunge``, and in a clone a folder beside it"""
 NAMES = frozenset(folder.name for folder in FOLDERS)
 IMPORTED_FROM = tuple(dict.fromkeys(str(folder.parent) for folder in FOLDERS))
 """what a process's path must list to import them"""

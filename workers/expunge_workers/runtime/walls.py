@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from expunge_workers.runtime import kernel
-from expunge_workers.runtime.own_packages import FOLDERS
+from expunge_workers.runtime.own_packages import EXAMPLES, FOLDERS
 from unlearning.accounting.world import Enclosure
 
 VARIABLES = (
@@ -427,7 +427,8 @@ def _packages() -> list[str]:
     projects = [*FOLDERS]
     for name, module in [*sys.modules.items()]:
         if re.fullmatch(r"__editable___.*_finder", name):  # as setuptools names them
-            projects += map(Path, module.MAPPING.values())
+            # a clone's examples are recipes: a world opens what they declare
+            projects += [Path(path) for package, path in module.MAPPING.items() if package != EXAMPLES]
     for folder in {path for path in sys.path if path.endswith("-packages")}:
         for listing in sorted(Path(folder).glob("*.pth")):
             roots = [Path(line) for line in listing.read_text().splitlines() if line.startswith("/")]
