@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 import redis
+from hypothesis import settings
 
 from tests.harness import plans, rabbit, s3, servers
 from tests.harness.groups import Groups, group_of
 from tests.harness.statements import share_compiled_statements
 
+settings.register_profile("suite", deadline=None)  # two processes on two cores: a call may wait for its turn
+settings.load_profile("suite")
 share_compiled_statements()
 plans.watch()
 LONG_ROOMS = ("stories", "test_pretend_device.py", "workers", "contract", "faults")
