@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import pytest
-
 import expunge
 from tests.harness.ray_cluster import ray_cluster
+from tests.harness.servers import Postgres, Redis
 from tests.harness.stack import Stack, running
-from tests.stories.conftest import recipes_in, servers_of
+from tests.stories.conftest import recipes_in
 from tests.stories.test_own_training import claims_of
 from tests.workers.engines.conftest import programs
 from tests.workers.rows.data import EVERYBODY, lay_out
@@ -29,26 +28,23 @@ def checkpoint(stack: Stack, name: str) -> bytes:
     return answer.raise_for_status().content
 
 
-@pytest.mark.parametrize("engine", ["postgres"])
 def test_a_cluster_trains_and_forgets_in_the_bytes_of_a_worker(
-    request: pytest.FixtureRequest, tmp_path: Path, engine: str
+    postgres_server: Postgres, redis_server: Redis, tmp_path: Path
 ) -> None:
     """Two processes each. The worker is killed while the model without the person is trained."""
     installed = tmp_path / "packages/expunge_ray-1.dist-info"
     installed.mkdir(parents=True)
     for name, text in INSTALLED.items():
         (installed / name).write_text(text)
-    request.param = engine
-    recipes, place = recipes_in(tmp_path / "recipes"), tmp_path / "parts"
+    recipes, place, gone = recipes_in(tmp_path / "recipes"), tmp_path / "parts", 7
     with (
         ray_cluster(installed.parent) as variables,
-        running(tmp_path / "home", recipes, servers_of(request), TRIAL_SECONDS="0") as stack,
+        running(tmp_path / "home", recipes, (postgres_server, redis_server), TRIAL_SECONDS="0") as stack,
     ):
         stack.restart("worker", **variables, EXPUNGE_RUNNER=f"ray@{place}")
         lay_out(recipes, recipe=DDP.replace("    return published", "    time.sleep(3)\n    return published"))
         held = stack.live("rows", "retrain")
         first = checkpoint(stack, held)
-        gone = 7
         asked = stack.delete(held, subject_id=f"p{gone}", regulation="gdpr")
         stack.eventually(lambda: programs(str(place)), bool)
         before = programs(str(place))
