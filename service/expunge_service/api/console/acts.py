@@ -296,8 +296,8 @@ def act(visit: Visitor, fields: Form) -> Response:
         warning = chosen.warning if isinstance(chosen.warning, str) else chosen.warning(visit, arguments["name"])
         return visit.ask(chosen.label, warning, fields, asked or back, question=chosen.question)
     # the state that a form was made in, where what it does would be another thing in another state
-    seen = {"if_match": field(fields, "state")} if "state" in fields else {}
-    made = visit.call(chosen.route, **arguments, **body, **seen)
+    state = field(fields, "state") if "state" in fields else None
+    made = visit.call(chosen.route, state, **arguments, **body)
     return visit.lead(back, chosen.done) if chosen.done else visit.lead_to_secret("API key", made.key, back)
 
 

@@ -23,6 +23,7 @@ from expunge_service.api.console.render import HEADERS
 from expunge_service.api.console.render import page as rendered
 from expunge_service.api.cookies import drop_cookie, read_cookie, set_cookie
 from expunge_service.api.dependencies import Running, Service, allows, require_scopes_of, require_writable, session_of
+from expunge_service.api.http.etag import State
 from expunge_service.api.problems import ApiProblem
 from expunge_service.infra.db import now
 from expunge_service.models import restore_waits
@@ -52,10 +53,20 @@ class PageContext:
     def allows(self, route: Callable[..., Any]) -> bool:
         return allows(route, self.caller)
 
-    def call(self, route: Callable[..., Any], **arguments: Any) -> Any:
-        """Call a route of the API as this visitor. Raises what it raises, and ApiProblem (403)."""
+    def call(self, route: Callable[..., Any], if_match: str | None = None, **arguments: Any) -> Any:
+        """Call a route of the API as this visitor. Raises what it raises, and ApiProblem (403).
+
+        ``if_match``: the ETag of the state that the visitor decided on.
+        """
         require_scopes_of(route, self.caller)
-        ours = {"service": self.service, "caller": self.caller, "request": self.request, "response": Response()}
+        response = Response()
+        ours = {
+            "service": self.service,
+            "caller": self.caller,
+            "request": self.request,
+            "response": response,
+            "state": State(response, if_match),
+        }
         wanted = inspect.signature(route).parameters
         return route(**{name: value for name, value in ours.items() if name in wanted} | arguments)
 

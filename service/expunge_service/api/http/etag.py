@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, TypeVar
 
-from fastapi import Header, HTTPException, Response
+from fastapi import Depends, Header, HTTPException, Response
 from pydantic import BaseModel
 
 from expunge_service.api.problems import ApiProblem
@@ -18,14 +18,6 @@ View = TypeVar("View", bound=BaseModel)
 IfNoneMatch = Annotated[
     str | None,
     Header(alias="If-None-Match", max_length=1200, description="ETags; a match is answered with 304"),
-]
-IfMatch = Annotated[
-    str | None,
-    Header(
-        alias="If-Match",
-        max_length=1200,
-        description="ETags; without a match the call has no effect: 412",
-    ),
 ]
 
 
@@ -40,21 +32,40 @@ def shown(view: View, response: Response, condition: str | None) -> View:
     name = tag(view)
     if condition is not None and _named(condition, name, weak=True):
         raise HTTPException(304, headers={"ETag": name})
-    response.headers["ETag"] = name
-    return view
+    return tagged(view, response)
 
 
-def changed(view: View, response: Response) -> View:
-    """Return the view after a change, or with what changes by itself, and set its ETag."""
+class State:
+    """The state of a resource that a caller decided on, and the answer's name of the state after the change."""
+
+    def __init__(
+        self,
+        response: Response,
+        if_match: Annotated[
+            str | None,
+            Header(alias="If-Match", max_length=1200, description="ETags; without a match the call has no effect: 412"),
+        ] = None,
+    ) -> None:
+        self._response, self._condition = response, if_match
+
+    def require(self, view: BaseModel) -> None:
+        """Check that the resource is still in that state. Raises ApiProblem (412)."""
+        if self._condition is not None and not _named(self._condition, tag(view), weak=False):
+            detail = "The resource has changed since this ETag. Read it again, then decide."
+            raise ApiProblem(412, "changed_meanwhile", detail, [{"header": "If-Match", "detail": "no ETag matches"}])
+
+    def changed(self, view: View) -> View:
+        """Return the view after the change, and set its ETag."""
+        return tagged(view, self._response)
+
+
+Decided = Annotated[State, Depends()]
+
+
+def tagged(view: View, response: Response) -> View:
+    """Return the view, and set its ETag."""
     response.headers["ETag"] = tag(view)
     return view
-
-
-def require(view: BaseModel, condition: str | None) -> None:
-    """Check that the resource is still in the state that the client decided on. Raises ApiProblem (412)."""
-    if condition is not None and not _named(condition, tag(view), weak=False):
-        detail = "The resource has changed since this ETag. Read it again, then decide."
-        raise ApiProblem(412, "changed_meanwhile", detail, [{"header": "If-Match", "detail": "no ETag matches"}])
 
 
 def _named(condition: str, name: str, *, weak: bool) -> bool:

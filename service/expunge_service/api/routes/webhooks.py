@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from expunge_service.access import Caller, Scope
 from expunge_service.api.dependencies import Running, problems, require_scope
-from expunge_service.api.http.etag import IfMatch, changed, require
+from expunge_service.api.http.etag import Decided, tagged
 from expunge_service.api.http.pagination import Limit, Listed, MomentCursor, Page, after, after_page, place_of
 from expunge_service.api.openapi import answer
 from expunge_service.api.problems import ApiProblem
@@ -139,7 +139,7 @@ def show(
     view = endpoint_view(service.session_key, endpoint)
     data = [delivery_view(delivery) for delivery in found[:limit]]
     view.deliveries = Page(data=data, **after_page(request, response, found, limit, place_of))
-    return changed(view, response)
+    return tagged(view, response)
 
 
 @router.delete(
@@ -148,14 +148,12 @@ def show(
     responses=problems(404, 412) | answer(200, "ETag"),
     summary="Disable an endpoint",
 )
-def remove(
-    endpoint_id: RequestId, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
-) -> EndpointView:
+def remove(endpoint_id: RequestId, service: Running, caller: Admin, state: Decided) -> EndpointView:
     with service.database.write() as session:
         endpoint = find_endpoint(session, caller.tenant_id, endpoint_id)
-        require(endpoint_view(service.session_key, endpoint), if_match)
+        state.require(endpoint_view(service.session_key, endpoint))
         disable_endpoint(session, endpoint)
-        return changed(endpoint_view(service.session_key, endpoint), response)
+        return state.changed(endpoint_view(service.session_key, endpoint))
 
 
 @router.post(

@@ -356,7 +356,7 @@ def _publications(reading: Reading) -> Rows:
         .where(_STANDS)
         .group_by(Model.id)
     )
-    draws = dict(reading.session.execute(withheld).tuples().all())
+    draws = {model_id: count for model_id, count in reading.session.execute(withheld)}
     for model_id, model in reading.models.items():
         if model_id in published:
             yield *model, "published", published[model_id]

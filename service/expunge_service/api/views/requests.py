@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -10,13 +11,14 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from expunge_service.access import Caller, Scope
+from expunge_service.api.http.etag import State
 from expunge_service.api.http.polling import LEAST_SECONDS, retry_after
 from expunge_service.api.problems import not_found
 from expunge_service.api.types import FreeText, Moment
 from expunge_service.api.views.circumstances import circumstances
 from expunge_service.api.views.versions import CLAIMED, GUARANTEE_NOTE, noted
 from expunge_service.certificates import erasing
-from expunge_service.infra.db import batches
+from expunge_service.infra.db import Database, batches
 from expunge_service.infra.tables import DeletionRequest, Version
 from expunge_service.models import expected
 from expunge_service.requests import (
@@ -178,6 +180,17 @@ def find_request(session: Session, tenant_id: str, request_id: str) -> DeletionR
     if row is None or row.tenant_id != tenant_id:
         raise not_found("deletion_request")
     return row
+
+
+@contextmanager
+def deciding(
+    database: Database, request_id: str, caller: Caller, state: State
+) -> Iterator[tuple[Session, DeletionRequest]]:
+    """Open a transaction on a request. Raises ApiProblem (404; 412 where the caller decided on another state of it)."""
+    with database.write() as session:
+        row = find_request(session, caller.tenant_id, request_id)
+        state.require(request_view(session, row, caller.scopes))
+        yield session, row
 
 
 def salts(session: Session, requests: Collection[str]) -> dict[str, bytes]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from expunge_service.access import Caller, Scope, TwoPersonAct
 from expunge_service.api.dependencies import Running, agreed, awaits_another, problems, require_scope
-from expunge_service.api.http.etag import IfMatch, changed, require
+from expunge_service.api.http.etag import Decided
 from expunge_service.api.openapi import answer
 from expunge_service.api.types import WHOLE, ModelName, PlaceName
 from expunge_service.api.views.models import ModelView, locked_model, model_view
@@ -60,18 +60,17 @@ def policy(
     body: PolicyChange,
     service: Running,
     caller: Admin,
-    response: Response,
-    if_match: IfMatch = None,
+    state: Decided,
 ) -> ModelView:
     """Change the policy. Requests that were blocked go on where the new policy lets them."""
     with service.database.write(crash="policy-inside-commit") as session:
         model = locked_model(session, caller.tenant_id, name)
-        require(model_view(session, model), if_match)
+        state.require(model_view(session, model))
         waits = change_policy(session, model, body.model_dump(exclude_unset=True))
         view, model_id = model_view(session, model), model.id
     if waits:
         service.notify([model_id])
-    return changed(view, response)
+    return state.changed(view)
 
 
 @router.post(
@@ -81,9 +80,7 @@ def policy(
     responses=problems(404, 409, 412) | answer(200, "ETag"),
     summary="Publish a first version that was withheld for its accuracy",
 )
-def publish_withheld(
-    name: ModelName, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
-) -> ModelView:
+def publish_withheld(name: ModelName, service: Running, caller: Admin, state: Decided) -> ModelView:
     """Prepare and publish the first version at any accuracy.
 
     A registration whose version is less accurate than a plain training by more than `max_accuracy_drop` waits for this,
@@ -91,12 +88,12 @@ def publish_withheld(
     """
     with service.database.write(crash="api-inside-commit") as session:
         model = locked_model(session, caller.tenant_id, name)
-        require(model_view(session, model), if_match)
+        state.require(model_view(session, model))
         accepted = publish_anyway(session, model)
         view, model_id = model_view(session, model), model.id
     if accepted:
         service.notify([model_id])
-    return changed(view, response)
+    return state.changed(view)
 
 
 @router.post(
@@ -106,9 +103,7 @@ def publish_withheld(
     responses=problems(404, 409, 412) | answer(200, "ETag"),
     summary="Stop serving a model permanently, or cancel its preparation",
 )
-def retire_model(
-    name: ModelName, service: Running, caller: Admin, response: Response, if_match: IfMatch = None
-) -> ModelView:
+def retire_model(name: ModelName, service: Running, caller: Admin, state: Decided) -> ModelView:
     """Retire the model: no version is served, its requests end with it, its state and keys are destroyed.
 
     Of a model that was never published the preparation is cancelled: its name is free, requests go on without it.
@@ -116,9 +111,9 @@ def retire_model(
     """
     with service.database.write(crash="retire-inside-commit") as session:
         model = locked_model(session, caller.tenant_id, name)
-        require(model_view(session, model), if_match)
+        state.require(model_view(session, model))
         may = model.status not in SERVED or agreed(service, session, caller, TwoPersonAct.RETIRE, model.id)
         if may:
             retire(session, model)
-            return changed(model_view(session, model), response)
+            return state.changed(model_view(session, model))
     raise awaits_another(TwoPersonAct.RETIRE)

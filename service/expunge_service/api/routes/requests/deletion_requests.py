@@ -23,7 +23,7 @@ from expunge_service.api.dependencies import (
     require_scopes,
     uncount_search,
 )
-from expunge_service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
+from expunge_service.api.http.etag import Decided, IfNoneMatch, shown
 from expunge_service.api.http.pagination import Limit, MomentCursor, Page, after, after_page, place_of
 from expunge_service.api.http.polling import LEAST_SECONDS, retry_after
 from expunge_service.api.intake import Outcome, take_in, windows_of, with_opening
@@ -36,6 +36,7 @@ from expunge_service.api.views.requests import (
     Justification,
     ReceiptView,
     accepted_view,
+    deciding,
     find_request,
     moments_of,
     request_view,
@@ -256,14 +257,10 @@ def show(
     responses=problems(404, 409, 412) | answer(200, "ETag"),
     summary="Cancel a request with which no worker has begun",
 )
-def withdraw(
-    request_id: RequestId, service: Running, caller: Sender, response: Response, if_match: IfMatch = None
-) -> DeletionRequestView:
-    with service.database.write() as session:
-        row = find_request(session, caller.tenant_id, request_id)
-        require(request_view(session, row, caller.scopes), if_match)
+def withdraw(request_id: RequestId, service: Running, caller: Sender, state: Decided) -> DeletionRequestView:
+    with deciding(service.database, request_id, caller, state) as (session, row):
         cancel(session, row)
-        return changed(request_view(session, row, caller.scopes), response)
+        return state.changed(request_view(session, row, caller.scopes))
 
 
 @router.post(
@@ -272,14 +269,10 @@ def withdraw(
     responses=problems(404, 409, 412) | answer(200, "ETag"),
     summary="Extend the deadline, once",
 )
-def prolong(
-    request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
-) -> DeletionRequestView:
-    with service.database.write() as session:
-        row = find_request(session, caller.tenant_id, request_id)
-        require(request_view(session, row, caller.scopes), if_match)
+def prolong(request_id: RequestId, service: Running, caller: Decider, state: Decided) -> DeletionRequestView:
+    with deciding(service.database, request_id, caller, state) as (session, row):
         extend(session, row)
-        return changed(request_view(session, row, caller.scopes), response)
+        return state.changed(request_view(session, row, caller.scopes))
 
 
 def key_use(service: Service, caller: Caller, header: list[str] | None, path: str, body: BaseModel) -> Use:
@@ -316,12 +309,8 @@ def check_length(order: DeletionOrder, limit: int) -> None:
     responses=problems(404, 409, 412) | answer(200, "ETag"),
     summary="Go on with an unverified request",
 )
-def verify(
-    request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
-) -> DeletionRequestView:
-    with service.database.write() as session:
-        row = find_request(session, caller.tenant_id, request_id)
-        require(request_view(session, row, caller.scopes), if_match)
+def verify(request_id: RequestId, service: Running, caller: Decider, state: Decided) -> DeletionRequestView:
+    with deciding(service.database, request_id, caller, state) as (session, row):
         undecided = awaits_decision(Status(row.status), row.reason)
         may = not undecided or agreed(service, session, caller, TwoPersonAct.VERIFY, row.id)
         to_notify = requests.verify(session, row, windows_of(service)) if may else ()
@@ -329,7 +318,7 @@ def verify(
     if not may:
         raise awaits_another(TwoPersonAct.VERIFY)
     service.notify(to_notify)
-    return changed(view, response)
+    return state.changed(view)
 
 
 @router.post(
@@ -344,14 +333,11 @@ def reject(
     body: Justification,
     service: Running,
     caller: Decider,
-    response: Response,
-    if_match: IfMatch = None,
+    state: Decided,
 ) -> DeletionRequestView:
-    with service.database.write() as session:
-        row = find_request(session, caller.tenant_id, request_id)
-        require(request_view(session, row, caller.scopes), if_match)
+    with deciding(service.database, request_id, caller, state) as (session, row):
         requests.reject(session, row, body.reason)
-        return changed(request_view(session, row, caller.scopes), response)
+        return state.changed(request_view(session, row, caller.scopes))
 
 
 class RightId(BaseModel):
@@ -374,14 +360,11 @@ def say_same(
     body: RightId,
     service: Running,
     caller: Decider,
-    response: Response,
-    if_match: IfMatch = None,
+    state: Decided,
 ) -> DeletionRequestView:
     """Delete the person with this id. It must be written nearly as the request's, and be one that a model knows."""
     count_search(service, caller)
-    with service.database.write() as session:
-        row = find_request(session, caller.tenant_id, request_id)
-        require(request_view(session, row, caller.scopes), if_match)
+    with deciding(service.database, request_id, caller, state) as (session, row):
         # a second person must name the same id; the consent's row does not give it away
         named = digest(service.pepper, "subject", f"{row.id}\0{body.subject_id}")[:32]
         may = row.near is None or agreed(service, session, caller, TwoPersonAct.DECIDE, named)
@@ -393,7 +376,7 @@ def say_same(
     if not may:
         raise awaits_another(TwoPersonAct.DECIDE)
     service.notify(changed_models)
-    return changed(view, response)
+    return state.changed(view)
 
 
 class RightIdOf(RightId):
@@ -457,19 +440,15 @@ def rehearse_same(body: ManyRightIds, service: Running, caller: Rehearser) -> Re
     responses=problems(404, 409, 412) | answer(200, "ETag"),
     summary="Say that a request's id is right as it is written",
 )
-def say_other(
-    request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
-) -> DeletionRequestView:
-    with service.database.write() as session:
-        row = find_request(session, caller.tenant_id, request_id)
-        require(request_view(session, row, caller.scopes), if_match)
+def say_other(request_id: RequestId, service: Running, caller: Decider, state: Decided) -> DeletionRequestView:
+    with deciding(service.database, request_id, caller, state) as (session, row):
         may = row.near is None or agreed(service, session, caller, TwoPersonAct.DECIDE, row.id)
         changed_models = requests.other_person(session, row, windows_of(service)) if may else ()
         view = request_view(session, row, caller.scopes)
     if not may:
         raise awaits_another(TwoPersonAct.DECIDE)
     service.notify(changed_models)
-    return changed(view, response)
+    return state.changed(view)
 
 
 @router.post(
@@ -478,18 +457,14 @@ def say_other(
     responses=problems(404, 409, 412) | answer(200, "ETag"),
     summary="Approve an unusually large request",
 )
-def approve_large(
-    request_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
-) -> DeletionRequestView:
-    with service.database.write() as session:
-        row = find_request(session, caller.tenant_id, request_id)
-        require(request_view(session, row, caller.scopes), if_match)
+def approve_large(request_id: RequestId, service: Running, caller: Decider, state: Decided) -> DeletionRequestView:
+    with deciding(service.database, request_id, caller, state) as (session, row):
         to_notify = approve(session, row)
         if not to_notify:
             raise ApiProblem(409, "not_large", "The request does not wait for an approval.")
         view = request_view(session, row, caller.scopes)
     service.notify(to_notify)
-    return changed(view, response)
+    return state.changed(view)
 
 
 @router.post(
@@ -498,12 +473,8 @@ def approve_large(
     responses=problems(404, 409, 412) | answer(200, "ETag"),
     summary="Retry a blocked request",
 )
-def retry_request(
-    request_id: RequestId, service: Running, caller: Mender, response: Response, if_match: IfMatch = None
-) -> DeletionRequestView:
-    with service.database.write() as session:
-        row = find_request(session, caller.tenant_id, request_id)
-        require(request_view(session, row, caller.scopes), if_match)
+def retry_request(request_id: RequestId, service: Running, caller: Mender, state: Decided) -> DeletionRequestView:
+    with deciding(service.database, request_id, caller, state) as (session, row):
         if awaits_decision(Status(row.status), row.reason):
             raise ApiProblem(409, "unverified", "This request is not verified. Verify it, or reject it.")
         if row.near is not None:
@@ -514,4 +485,4 @@ def retry_request(
             raise ApiProblem(409, "not_blocked", "Only a request that is blocked or awaits_others can be retried.")
         view = request_view(session, row, caller.scopes)
     service.notify(to_notify)
-    return changed(view, response)
+    return state.changed(view)

@@ -18,7 +18,7 @@ from expunge_service.api.dependencies import (
     reading,
     require_scope,
 )
-from expunge_service.api.http.etag import IfMatch, IfNoneMatch, changed, require, shown
+from expunge_service.api.http.etag import Decided, IfNoneMatch, shown, tagged
 from expunge_service.api.http.pagination import Limit, MomentCursor, Page, after, after_page, place_of
 from expunge_service.api.openapi import answer
 from expunge_service.api.problems import ApiProblem
@@ -107,7 +107,7 @@ def create(body: HoldOrder, service: Running, caller: Decider, response: Respons
         where = ", ".join(f"version {number} of {name}" for name, number in updates)
         raise ApiProblem(409, "already_forgotten", f"Forgotten already, in {where}; nothing can be held.")
     response.headers["Location"] = f"{_PATH}/{view.id}"
-    return changed(view, response).model_copy(update={"note": note})
+    return tagged(view, response).model_copy(update={"note": note})
 
 
 def _require_right_spelling(service: Running, caller: Caller, subject_id: str) -> None:
@@ -154,16 +154,14 @@ def show(
     responses=problems(404, 409, 412) | answer(200, "ETag"),
     summary="Lift a hold",
 )
-def lift_hold(
-    hold_id: RequestId, service: Running, caller: Decider, response: Response, if_match: IfMatch = None
-) -> HoldView:
+def lift_hold(hold_id: RequestId, service: Running, caller: Decider, state: Decided) -> HoldView:
     with service.database.write() as session:
         hold = find_hold(session, caller.tenant_id, hold_id, lock=True)
-        require(hold_view(hold), if_match)
+        state.require(hold_view(hold))
         may = hold.lifted_at is not None or agreed(service, session, caller, TwoPersonAct.LIFT, hold.id)
         to_notify = requests.lift_hold(session, hold) if may else []
         view = hold_view(hold)
     if not may:
         raise awaits_another(TwoPersonAct.LIFT)
     service.notify(to_notify)
-    return changed(view, response)
+    return state.changed(view)

@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 
 from expunge_service.access import Caller, Scope, TwoPersonAct
 from expunge_service.api.dependencies import Running, agreed, awaits_another, problems, require_scopes
-from expunge_service.api.http.etag import IfMatch, require
+from expunge_service.api.http.etag import Decided
 from expunge_service.api.types import RequestId
-from expunge_service.api.views.requests import Justification, find_request, request_view
+from expunge_service.api.views.requests import Justification, deciding
 from expunge_service.requests import lift_suppression, stands
 
 router = APIRouter(tags=["suppressions"])
@@ -30,12 +30,8 @@ class LiftedView(BaseModel):
     responses=problems(404, 409, 412),
     summary="Lift the request's suppression entries, for new generations only",
 )
-def create(
-    request_id: RequestId, body: Justification, service: Running, caller: Decider, if_match: IfMatch = None
-) -> LiftedView:
-    with service.database.write() as session:
-        request = find_request(session, caller.tenant_id, request_id)
-        require(request_view(session, request, caller.scopes), if_match)
+def create(request_id: RequestId, body: Justification, service: Running, caller: Decider, state: Decided) -> LiftedView:
+    with deciding(service.database, request_id, caller, state) as (session, request):
         may = not stands(session, request) or agreed(service, session, caller, TwoPersonAct.LIFT, request.id)
         if may:
             lifted, others = lift_suppression(session, request, body.reason)
