@@ -8,23 +8,3 @@ from expunge_service.certificates.letters import Facts, PersonalLetter, day, let
 from expunge_service.certificates.outcome import ModelOutcome, Strength, strength_of
 from expunge_service.certificates.plain_words import differed, in_words, note, weakest
 from expunge_service.certificates.statement import foreseen
-
-__all__ = [
-    "UNISSUED",
-    "Facts",
-    "ModelOutcome",
-    "PersonalLetter",
-    "Strength",
-    "day",
-    "differed",
-    "erasing",
-    "foreseen",
-    "in_words",
-    "issue_due",
-    "letter",
-    "note",
-    "records_of",
-    "strength_of",
-    "verify",
-    "weakest",
-]

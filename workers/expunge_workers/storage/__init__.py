@@ -20,23 +20,3 @@ from expunge_workers.storage.encryption import Sealer, new_key
 from expunge_workers.storage.key_store import KeysMissing, KeyStore
 from expunge_workers.storage.storage import Storage, open_places
 from expunge_workers.storage.update_journal import Journal, confirm_committed, revived
-
-__all__ = [
-    "OVER",
-    "STARTS",
-    "Journal",
-    "KeyStore",
-    "KeysMissing",
-    "Sealer",
-    "Storage",
-    "confirm_committed",
-    "delete_ended_generations",
-    "ended_lately",
-    "erase_due",
-    "erase_ended",
-    "erase_lost",
-    "erasures_wait",
-    "new_key",
-    "open_places",
-    "revived",
-]
