@@ -6,7 +6,6 @@ from expunge_service.models.batch import done_at, how_often, policy_with_batch
 from expunge_service.models.budgets import (
     IS_FIRST,
     ROUNDS,
-    USAGE,
     BudgetKind,
     FirstVersion,
     ModelBudget,
@@ -73,7 +72,7 @@ from expunge_service.models.publication_entry import (
     require_published,
     unlogged,
 )
-from expunge_service.models.recipe_files import declares_sources, gets_rows, is_other_module, locate, require_recipe
+from expunge_service.models.recipe_files import is_other_module, locate, require_recipe
 from expunge_service.models.recipe_forms import old_forms
 from expunge_service.models.registration import model_lease, register
 from expunge_service.models.restore_guard import (

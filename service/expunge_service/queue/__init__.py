@@ -7,7 +7,6 @@ from expunge_service.queue.building import (
     ask_nearly_suppressed,
     asked_for_samples,
     before_registration,
-    declared_parts,
     extend_manifest,
     freeze_manifest,
     generation_of,
@@ -72,9 +71,7 @@ from expunge_service.queue.selection import (
     held_positions,
     plan,
     served,
-    still_current,
     target_of,
-    undecided,
     without_vector,
 )
 from expunge_service.queue.serves import (

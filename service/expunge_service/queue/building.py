@@ -208,18 +208,3 @@ def still_served(session: Session, job: Preparation) -> frozenset[str]:
 def note_holds_read(session: Session, job: Preparation) -> None:
     """Write down that a port reads the legal holds from now on: later ones are looked for when it is published."""
     extend_manifest(session, job, {HOLDS_READ_AT: now(session)})
-
-
-def declared_parts(session: Session, tenant_id: str) -> list[tuple[str, int, str, frozenset[str]]]:
-    """Return model, number, checkpoint of the tenant's versions that are not purged, and their parts' digests."""
-    rows = session.execute(
-        select(Model.name, Version.number, Version.checkpoint, Generation.manifest)
-        .join(Version, Version.model_id == Model.id)
-        .join(Generation, Generation.id == Version.generation_id)
-        .where(Model.tenant_id == tenant_id, Version.status != "purged")
-        .order_by(Version.published_at)
-    )
-    return [
-        (name, number, checkpoint, frozenset(part["digest"] for part in (manifest or {}).get("parts", ())))
-        for name, number, checkpoint, manifest in rows
-    ]

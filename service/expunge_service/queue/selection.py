@@ -107,12 +107,6 @@ _SERVED = (
 )
 
 
-def still_current(session: Session, version_ids: Iterable[str]) -> frozenset[str]:
-    """Return those of these versions that no other has replaced."""
-    current = select(Version.id).where(Version.id.in_(version_ids), Version.status == "current")
-    return frozenset(session.scalars(current))
-
-
 def _updates(session: Session, version: Version, before: int | None) -> int:
     """Return ``Served.updates``. ``before``: the generation of the version's parent."""
     if before == version.generation_id:

@@ -61,7 +61,6 @@ from expunge_service.requests.near_misses import (
     Written,
     how_compared,
     questions_of,
-    written_of,
 )
 from expunge_service.requests.people_search import find_person
 from expunge_service.requests.reasons import (

@@ -19,4 +19,4 @@ from expunge_workers.storage.crypto_erase import (
 from expunge_workers.storage.encryption import Sealer, new_key
 from expunge_workers.storage.key_store import KeysMissing, KeyStore
 from expunge_workers.storage.storage import Storage, open_places
-from expunge_workers.storage.update_journal import Journal, confirm_committed, revived
+from expunge_workers.storage.update_journal import confirm_committed, revived

@@ -37,7 +37,6 @@ from expunge_service.infra.tables.models import (
 )
 from expunge_service.infra.tables.record import Record, Serial
 from expunge_service.infra.tables.requests import (
-    LONGEST_REASON,
     Certificate,
     DeletionRequest,
     Hold,
