@@ -261,6 +261,7 @@ def receiver() -> Iterator[tuple[str, list[str]]]:
 UPDATE = (
     *("worker-after-claim", "worker-after-load", "worker-after-digest", "worker-after-compute", "worker-after-noise"),
     *("store-half-file", "store-written", "store-synced", "store-renamed", "store-folder-synced", "store-linked"),
+    "store-deleted",
     *("worker-before-publish", "publish-after-charge", "publish-after-version", "publish-after-audit"),
     *("publish-inside-commit", "worker-after-commit", "version-noted", "keys-erased", "worker-after-erasure"),
     "worker-before-ack",

@@ -92,7 +92,7 @@ class Place:
     def die(self, point: str, act: Callable[[], object]) -> None:
         """Run ``act`` in a child process that is to be killed at ``point``. Raise NotReached where it was not."""
         self.let_go()
-        status = fork(act, EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT=point)
+        status = fork(act, TESTS_DIE_AT=point)
         if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
             raise NotReached(f"{point}: the process ended with wait status {status}")
 

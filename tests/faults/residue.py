@@ -69,7 +69,7 @@ def _forget(where: Site, method: str, death: str | None, heard: list[bytes]) -> 
     left = residue.found(stack, never, heard)
     if death is not None:
         stack.stop("scheduler")  # it destroys keys too, and the worker would not come to where it is to die
-        stack.restart("worker", EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT=death)
+        stack.restart("worker", TESTS_DIE_AT=death)
     request = stack.delete(name, subject_id=residue.CANARY)
     if death is not None:
         stack.eventually(lambda: stack.processes["worker"].exit_code, lambda code: code is not None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import threading
 from pathlib import Path
@@ -12,13 +11,13 @@ import pytest
 import torch
 
 import unlearning as ul
-from expunge_service.infra.fault_injection import crash_point
 from tests.faults import crowd, load, power_cut
 from tests.faults.__main__ import every_drill, main, options
 from tests.faults.deaths import DEATHS, OF_A_BUCKET
 from tests.faults.report import BEGIN, END, last_seconds, parts, write_into
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template
+from tests.harness.seams import DIE_AT, SEAMS, at, die
 from tests.workers.worlds import fork
 from unlearning.bounds.minimiser import Minimiser
 from unlearning.model.problem import Problem
@@ -26,23 +25,34 @@ from unlearning.model.training import train
 from unlearning.types import Refused, State
 
 ROOT = Path(__file__).parents[2]
-POINT = re.compile(r'(?:crash_point\(|crash=)"([a-z-]+)"')
 
 
-def test_every_crash_point_of_the_source_is_died_at() -> None:
-    files = [path for room in ("service", "workers") for path in (ROOT / room).rglob("*.py")]
-    named = {point for path in files for point in POINT.findall(path.read_text())}
-    assert len(named) > 30
-    assert {point for point, _ in DEATHS} | set(OF_A_BUCKET) == named
+def test_every_seam_is_died_at() -> None:
+    assert {point for point, _ in DEATHS} | set(OF_A_BUCKET) == SEAMS.keys()
+    assert len(SEAMS) >= 51
+
+
+@pytest.mark.parametrize("point", sorted(SEAMS))
+def test_a_seam_is_in_the_source_and_leaves_it_as_it_was(point: str) -> None:
+    """Naming a function that is gone raises."""
+    with at(point, lambda: None):
+        pass
+    with at(point, lambda: None):  # what was put around it the first time would be found again
+        pass
+
+
+def test_the_product_has_no_line_for_these_deaths() -> None:
+    sources = [path for house in ("service", "workers", "unlearning") for path in (ROOT / house).rglob("*.py")]
+    assert [path for path in sources if DIE_AT in path.read_text() or "crash_point" in path.read_text()] == []
 
 
 def test_a_death_inside_a_commit_comes_also_where_the_commit_ends_first() -> None:
     """On SQLite a thread kills; on a busy machine the call that it was to die in had ended before."""
 
     def begin() -> None:  # the thread is made in the child: Python 3.13 starts none that was made before the fork
-        threading.Timer(0.2, crash_point, ["inside"]).start()
+        threading.Timer(0.2, die).start()
 
-    status = fork(begin, EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT="inside")
+    status = fork(begin)
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 

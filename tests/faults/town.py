@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -18,7 +17,6 @@ from expunge_service.access.api_keys import NewKey, Scope, authenticate, create_
 from expunge_service.audit.log import newest_head
 from expunge_service.audit.signed_note import Signer
 from expunge_service.audit.witness import Witness
-from expunge_service.infra import fault_injection
 from expunge_service.infra.broker.notify import notify
 from expunge_service.infra.files import Folder, folder_at
 from expunge_service.infra.pseudonyms import subject_digest
@@ -40,6 +38,7 @@ from tests.faults.judge import exported
 from tests.faults.memory import ManualClock, MemoryBroker, MemoryDatabase, MemoryStore, image_of
 from tests.harness.databases import sqlite_databases, sqlite_template
 from tests.harness.files import root_of
+from tests.harness.seams import at
 from tests.workers.worlds import TENANT, World, open_world, settings_of
 
 LEASE_SECONDS = 30.0
@@ -342,17 +341,9 @@ def meanwhile_at(point: str, happen: Callable[[], object]) -> Iterator[None]:
     """Call ``happen`` the first time that somebody comes to the crash point."""
     waiting = [happen]
 
-    def at(name: str) -> None:
-        if name == point and waiting:
+    def once() -> None:
+        if waiting:
             waiting.pop()()
 
-    original = fault_injection.crash_point
-    places = [module for name, module in sys.modules.items() if name.startswith(("expunge_service.", "expunge_workers."))]
-    patched = [module for module in places if getattr(module, "crash_point", None) is original]
-    for module in patched:
-        module.crash_point = at  # type: ignore[attr-defined]
-    try:
+    with at(point, once):
         yield
-    finally:
-        for module in patched:
-            module.crash_point = original  # type: ignore[attr-defined]

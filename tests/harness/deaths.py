@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from expunge_service.api.app import create_app
 from expunge_service.infra.settings import Settings
 from tests.harness.gathered import gather
+from tests.harness.seams import DIE_AT, arm_from_environment
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["pytest", __name__])
@@ -21,7 +22,7 @@ _FORKS.set_forkserver_preload(["pytest", __name__])
 
 def crash(point: str, target: Callable[..., object], *arguments: object, **environment: str) -> int | None:
     """Run a module's function in a separate process that dies at ``point``; return how the process ended."""
-    variables = environment | {"EXPUNGE_TEST_BUILD": "1", "EXPUNGE_CRASH_AT": point}
+    variables = environment | {DIE_AT: point}
     process = _FORKS.Process(target=_run, args=(variables, target, arguments))
     process.start()
     process.join(60)
@@ -30,6 +31,7 @@ def crash(point: str, target: Callable[..., object], *arguments: object, **envir
 
 def _run(variables: Mapping[str, str], target: Callable[..., object], arguments: tuple[object, ...]) -> None:
     os.environ.update(variables)
+    arm_from_environment()
     target(*arguments)
 
 

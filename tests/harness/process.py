@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 
 from expunge_service.infra.limits import Limits
 from expunge_service.infra.python import PYTHON
+from tests.harness.seams import arm_from_environment
 from tests.harness.source import SOURCE_PATH
 
 FAST = Limits(sweep_seconds=0.3, lease_seconds=5.0)
@@ -29,6 +30,7 @@ PATH_OF_TESTS = {"PYTHONPATH": os.pathsep.join(filter(None, [SOURCE_PATH, os.env
 def main(arguments: Sequence[str]) -> int:
     chosen, name, port = arguments
     limits = Limits(**json.loads(chosen))
+    arm_from_environment()
     if name != "api":
         from expunge_workers.main import main as workers  # noqa: PLC0415
 

@@ -17,7 +17,7 @@ from tests.harness.stack import Stack
 @pytest.mark.drill  # at each point: tests/workers/test_crashes.py
 def test_a_worker_killed_in_the_middle_of_a_deletion_completes_it_once_after_a_restart(stack: Stack) -> None:
     name = stack.live("tiny", guarantee="proved")
-    stack.restart("worker", EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT="worker-after-compute")
+    stack.restart("worker", TESTS_DIE_AT="worker-after-compute")
     request = stack.delete(name, subject_id="tiny-person-2")
     stack.eventually(lambda: stack.processes["worker"].exit_code, lambda code: code is not None)
     assert stack.processes["worker"].exit_code == -signal.SIGKILL
@@ -67,7 +67,7 @@ def test_a_person_deleted_while_the_model_trains_is_out_of_its_first_version(sta
 @pytest.mark.drill  # at each point, with and without a broker: tests/service/api/test_crashes.py
 def test_an_api_process_that_dies_after_commit_has_kept_the_request(stack: Stack) -> None:
     name = stack.live("tiny")
-    stack.restart("api", EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT="api-after-commit")
+    stack.restart("api", TESTS_DIE_AT="api-after-commit")
     stack.eventually(lambda: alive(stack), bool)
     headers = {"Authorization": f"Bearer {stack.account.api_key}", "Idempotency-Key": "the-same-twice"}
     body = {"subject_id": "tiny-person-2", "models": [name], "suppress": "named_models"}

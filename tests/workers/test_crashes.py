@@ -79,7 +79,7 @@ def die_at(world: World, point: str, act: Callable[[World], object]) -> None:
         act(open_world(world.settings))  # connections do not survive a fork
         time.sleep(1)  # inside COMMIT a timer kills
 
-    status = fork(child, EXPUNGE_TEST_BUILD="1", EXPUNGE_CRASH_AT=point)
+    status = fork(child, TESTS_DIE_AT=point)
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, f"{point} was never reached"
 
 

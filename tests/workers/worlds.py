@@ -52,6 +52,7 @@ from expunge_workers.storage import private_state
 from expunge_workers.storage.storage import Storage
 from expunge_workers.update import run
 from tests.harness.draws import fix_draw
+from tests.harness.seams import arm_from_environment
 from tests.workers import meanwhile
 from unlearning.accounting.policy import Policy
 from unlearning.recipe import Recipe
@@ -386,6 +387,7 @@ def begin(act: Callable[[], object], **environment: str) -> int:
         os.environ |= environment
         code = 3
         try:
+            arm_from_environment()
             act()
             for each in threading.enumerate():  # a process that ends by itself waits for them too
                 if isinstance(each, threading.Timer):

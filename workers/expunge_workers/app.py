@@ -19,7 +19,6 @@ from sqlalchemy import select
 from expunge_service.infra.broker.messages import MODEL_ID, TASK
 from expunge_service.infra.broker.notify import notify, notify_many, notify_one
 from expunge_service.infra.db import Busy
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.tracing import updating
 from expunge_service.models import PutBack
 from expunge_service.queue import (
@@ -100,7 +99,6 @@ class Worker:
             drain.sit_out()  # Celery fetches no further message while it waits for this one
         except PASSING as error:
             log.warning("%s", _passing(error))
-        crash_point("worker-before-ack")
 
     def give_back(self) -> None:
         """Give back at once what this process holds, as it is to stop or rest: another thread may be at work on it.

@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session
 from expunge_service.access import Caller
 from expunge_service.api.views.requests import answer_for, salts
 from expunge_service.infra.actors import Actor, actor_of_call
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.requests import (
     Accepted,
     Order,
@@ -73,7 +72,6 @@ def take_in(
     """Return what a call is answered once it is committed, and notify the workers. Raises RequestRefused, Busy."""
     call = IntakeCall(use, actor_of_call() or Actor(service.database.actor), orders, answer)
     taken = service.intake.write(use.caller.tenant_id, call, partial(_write, service))
-    crash_point("api-after-commit")
     service.notify(taken.to_notify)
     return taken
 
@@ -92,7 +90,7 @@ def _write(service: Service, calls: Sequence[IntakeCall]) -> list[Taken | Except
     """Write the calls of one tenant in one transaction, and return what each is answered."""
     answers: dict[tuple[str, str, str], Taken | Exception] = {}
     new: dict[Actor, list[IntakeCall]] = {}
-    with service.database.write(crash="api-inside-commit") as session:
+    with service.database.write() as session:
         for call, before in zip(calls, begin_calls(session, [call.use for call in calls]), strict=True):
             if before is None:
                 new.setdefault(call.actor, []).append(call)

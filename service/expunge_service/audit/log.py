@@ -15,7 +15,6 @@ from expunge_service.audit.signed_note import NotAuthentic, Signer, Verifier
 from expunge_service.audit.succession import ROTATED, Succession, successions
 from expunge_service.audit.witness import Contradicted, Witness, WitnessedHead, epoch_of
 from expunge_service.infra.db import Database, batches, now
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.pseudonyms import new_id
 from expunge_service.infra.settings import SettingsError
 from expunge_service.infra.tables import AuditEntry, BudgetEntry, Generation, TreeHead, TreeNode
@@ -160,14 +159,11 @@ def extend(database: Database, signer: Signer, witness: Witness, limit: int = 50
             return 0
         head = head or _place(session, entries)
         size, root, before, epoch = head.size, head.root, signed_size(session), epoch_of(session)
-    crash_point("log-before-witness")
     _let_witness(database, witness, epoch)
-    crash_point("log-before-signature")
     with database.write() as session:
         _lock_log(session)
         check_key(newest_key(session), signer.verifier)
         _sign(session, signer, size, root)
-    crash_point("log-after-signature")
     return size - before
 
 
@@ -218,7 +214,6 @@ def _place(session: Session, entries: Sequence[AuditEntry]) -> TreeHead:
     session.flush()
     if nodes_added:
         session.execute(insert(TreeNode), nodes_added)
-    crash_point("log-before-head")
     head = TreeHead(
         size=size,
         root=merkle.root(frontier).hex(),
@@ -228,7 +223,6 @@ def _place(session: Session, entries: Sequence[AuditEntry]) -> TreeHead:
     )
     session.add(head)
     session.flush()
-    crash_point("log-after-head")
     return head
 
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.files import Folder
 from expunge_service.infra.pseudonyms import new_id
 from expunge_service.infra.tables import Restoration
@@ -193,7 +192,6 @@ class Witness:
         It is noted first: a process that dies between the two has told the others, and the next look writes the file.
         """
         self.note_version(model_id, number, version_id)
-        crash_point("version-noted")
         _write(self.updates, version_file(model_id, number) + RELEASE, version_id, lasting=False)
 
     def confirm(self, model_id: str, number: int, version_id: str) -> None:

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.files import MARK, Chunk, Entry, Folder
 from expunge_service.infra.settings import SettingsError
 
@@ -103,10 +102,8 @@ class Bucket(Folder):
 
     def write(self, name: str, chunks: Sequence[Chunk]) -> None:
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        crash_point("bucket-before-put")
         with self._told():
             self._store.put(self._prefix + name, bytes(data), use_multipart=False)
-        crash_point("bucket-put")
 
     def create(self, name: str, data: bytes) -> None:
         try:
@@ -115,7 +112,6 @@ class Bucket(Folder):
         except FileExistsError:
             if self.read(name) != data:  # else it is our own: the first answer was lost, and the request repeated
                 raise
-        crash_point("bucket-created")
 
     def add(self, name: str, chunks: Sequence[Chunk], *, lasting: bool = True) -> None:  # noqa: ARG002
         self.create(name, b"".join(chunks))
@@ -133,7 +129,6 @@ class Bucket(Folder):
             return bytes(data)
 
         self.update(name, overwritten)
-        crash_point("bucket-overwritten")
 
     def update(self, name: str, change: Callable[[bytes | None], bytes]) -> None:
         path = self._prefix + name
@@ -160,10 +155,13 @@ class Bucket(Folder):
             return None, "create"
 
     def rename(self, name: str, target: str) -> None:
+        self._copy(name, target)
+        with self._told():
+            self._store.delete(self._prefix + name)
+
+    def _copy(self, name: str, target: str) -> None:
         with self._told():
             self._store.copy(self._prefix + name, self._prefix + target, overwrite=True)
-            crash_point("bucket-copied")
-            self._store.delete(self._prefix + name)
 
     def delete(self, names: Iterable[str]) -> None:
         paths = [self._prefix + name for name in names]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -21,7 +20,6 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from expunge_service.infra.actors import OPERATOR, Actor, actor_of_call
-from expunge_service.infra.fault_injection import armed, crash_point
 from expunge_service.infra.files import filesystem_of
 from expunge_service.infra.settings import SettingsError
 
@@ -88,18 +86,12 @@ class Database:
         self._looker = self.engine
 
     @contextmanager
-    def write(self, crash: str | None = None) -> Iterator[Session]:
-        """Open a transaction that commits at the end of the block, or rolls back where the block raises.
-
-        ``crash`` names the crash point inside COMMIT (test builds only). Raises Busy.
-        """
+    def write(self) -> Iterator[Session]:
+        """Open a transaction that commits at the end of the block, or rolls back where that raises. Raises Busy."""
         with _busy(), Session(self._writer, expire_on_commit=False) as session:
             with session.begin():
                 session.info["actor"] = actor_of_call() or Actor(self.actor)
                 yield session
-                session.flush()
-                if crash is not None and armed(crash):
-                    _die_inside_commit(crash, session.connection())
             for log, message, facts in session.info.get(_LINES, ()):
                 log.info(message, extra=facts)
 
@@ -231,17 +223,6 @@ def _is_busy(error: BaseException | None, operational: bool) -> bool:
     if state is None:
         return operational
     return state in {"55P03", "40P01", "40001"} or state.startswith(("08", "53", "57P", "58"))
-
-
-def _die_inside_commit(name: str, connection: Connection) -> None:
-    """Kill the process while COMMIT runs: whether it took effect is then unknown, as after a real crash."""
-    driver: Any = connection.connection.driver_connection
-    if connection.dialect.name == "postgresql":
-        driver.pgconn.send_query(b"COMMIT")
-        driver.pgconn.flush()
-        crash_point(name)
-    # sqlite3 lets other threads run while COMMIT syncs: one of them kills the process somewhere in between
-    threading.Timer(0.0002, crash_point, [name]).start()
 
 
 def _postgres(url: Any) -> Engine:

@@ -22,8 +22,6 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import BinaryIO, ClassVar, TypeAlias, cast
 
-from expunge_service.infra.fault_injection import crash_point
-
 Chunk: TypeAlias = bytes | memoryview
 DIGEST = re.compile(r"[0-9a-f]{64}")
 PART = re.compile(r"\.[0-9a-f]{16}\.part")
@@ -232,9 +230,7 @@ class DiskFolder(Folder):
         except BaseException:
             self.disk.unlink(part)
             raise
-        crash_point("store-renamed")
         self.disk.sync_folder(self.root)
-        crash_point("store-folder-synced")
 
     def create(self, name: str, data: bytes) -> None:
         """Write the file under its own name: a power cut may leave half of it, under a name that is not used yet."""
@@ -252,7 +248,6 @@ class DiskFolder(Folder):
             self.disk.link(part, self.root / name)
         finally:
             self.disk.unlink(part)
-        crash_point("store-linked")
         if lasting:
             self.disk.sync_folder(self.root)
 
@@ -303,10 +298,7 @@ class DiskFolder(Folder):
             for chunk in chunks:
                 for block in _blocks(chunk):
                     self.disk.write(file, block)
-                    crash_point("store-half-file")
-            crash_point("store-written")
             self.disk.sync(file)
-        crash_point("store-synced")
 
     def _make_root(self) -> None:
         if self.root.is_dir():

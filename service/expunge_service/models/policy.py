@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 
 from expunge_service.audit import record
 from expunge_service.infra.db import now
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.tables import Generation, Model, Task
 from expunge_service.models.generations import put_in_place
 from expunge_service.models.retirement import SERVED
@@ -60,7 +59,6 @@ def change_policy(session: Session, model: Model, changes: Mapping[str, Any]) ->
     record(session, model.tenant_id, "model.policy_changed", model_id=model.id, changed=changed)
     queued = _go_on(session, model, changed)
     session.flush()
-    crash_point("policy-after-audit")
     return queued
 
 

@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session
 
 from expunge_service.audit import record, recorded_at
 from expunge_service.infra.db import batches
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.tables import Erasure, Generation, Lease, Model, Removal, Version
 from expunge_service.models.figures import withdraw
 from expunge_service.models.registration import model_lease
@@ -61,7 +60,6 @@ def retire(session: Session, model: Model) -> None:
         end_cancelled(session, model)
         record(session, model.tenant_id, "model.cancelled", model_id=model.id, name=model.name)
         session.flush()
-        crash_point("cancel-after-audit")
         return
     if model.status not in (*SERVED, "retired"):
         what = f"The model is {model.status}: only a model that is prepared or served can be retired."
@@ -70,7 +68,6 @@ def retire(session: Session, model: Model) -> None:
     end_retired(session, model)
     record(session, model.tenant_id, "model.retired", model_id=model.id, name=model.name)
     session.flush()
-    crash_point("retire-after-audit")
 
 
 def end_retired(session: Session, model: Model) -> None:

@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 
 from expunge_service.audit import record
 from expunge_service.infra.db import now
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.tables import Generation, Model
 from expunge_service.requests import RETIRE, Reason, RequestRefused, actions
 
@@ -53,5 +52,4 @@ def publish_anyway(session: Session, model: Model) -> bool:
     model.reason, model.due_at, model.notified_at = None, now(session), 0
     record(session, model.tenant_id, "preparation.accepted", model_id=model.id, generation=generation.id)
     session.flush()
-    crash_point("api-after-audit")
     return True

@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 from expunge_service import requests
 from expunge_service.audit import record
 from expunge_service.infra.db import Database, batches, now
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.tables import Generation, Hold, Membership, Model, Removal, Task, Version
 from expunge_service.models import (
     HOLDS_READ_AT,
@@ -129,7 +128,6 @@ def publish_generation(
         schedule_retrain(session, model)
         make_version(session, job, draft, replaced, number, gone=digests)
         if replaced is not None:
-            crash_point("switch-after-version")
             gone = drop_all_vectors(session, replaced.generation_id)
             erase(session, session.get_one(Version, draft.version_id), replaced.generation_id, gone)
         finish(session, job, results, draft.version_id, draft.method)
@@ -137,8 +135,6 @@ def publish_generation(
         place = job.model_name, job.generation_id
         since = _compared_until(session, generation, replaced)
         requests.ask_those_since(session, job.tenant_id, place, model.id, since)
-        if replaced is not None:
-            crash_point("switch-after-tasks")
 
 
 def _require_unchanged(session: Session, job: Preparation, current: Leaving, drafted: Leaving) -> None:

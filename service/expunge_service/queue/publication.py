@@ -18,7 +18,6 @@ from sqlalchemy.orm import Session
 from expunge_service import requests
 from expunge_service.audit import Contradicted, charge, record, recorded_at
 from expunge_service.infra.db import Database, batches, log_after_commit
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.files import StoredFile
 from expunge_service.infra.tables import Erasure, Generation, Membership, Model, PhaseSeconds, Removal, Version
 from expunge_service.infra.time import HOUR_SECONDS, SECOND, time_bucket
@@ -107,9 +106,8 @@ def publication(
     Raises Stale, Overspent, PutBack, OSError where the store does not answer, and what the body raises; then no row
     was written.
     """
-    crash_point("worker-before-publish")
     journal.guard.look(job.model_id)
-    with database.write(crash="publish-inside-commit") as session:
+    with database.write() as session:
         model = fence(session, job.lease)
         journal.guard.still(session, job.model_id)
         require_files(session, draft)
@@ -129,7 +127,6 @@ def publication(
             )
         except Contradicted as error:
             raise Stale(str(error)) from None
-    crash_point("worker-after-commit")
     journal.guard.witness.release(job.model_id, number, draft.version_id)
 
 
@@ -216,14 +213,12 @@ def make_version(
     if draft.budget_cost:
         charge(session, job.generation_id, draft.version_id, draft.budget_cost)
     session.flush()
-    crash_point("publish-after-charge")
     version = _version(job, draft, number, parent, at)
     session.add(version)
     if parent is not None:
         parent.status, parent.retired_at = "retired", at
     model.current_id = draft.version_id
     session.flush()
-    crash_point("publish-after-version")
     mark_forgotten(session, version, draft.target.positions)
     write_marked(session, version.generation_id, draft.marked)
     dropped = drop_vectors(session, job.generation_id, draft.target.holders)
@@ -250,7 +245,6 @@ def make_version(
     log_after_commit(session, log, "version published", **said, seconds=time_bucket(sum(draft.seconds.values())))
     _time_phases(session, job, draft, at)
     session.flush()
-    crash_point("publish-after-audit")
 
 
 def _free_number(session: Session, journal: UpdateJournal, model: Model, version_id: str, number: int) -> int:

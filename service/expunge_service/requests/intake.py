@@ -19,7 +19,6 @@ from sqlalchemy.orm import Session
 
 from expunge_service.audit import canonical, entry, recorded_at
 from expunge_service.infra.actors import Actor
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.pseudonyms import Pepper, digest, new_id, sample_digest, subject_digest
 from expunge_service.infra.tables import AuditEntry, DeletionRequest, Model, SuppressionEntry, Task
 from expunge_service.infra.time import SECOND, instant, moment, offset_of, time_zone
@@ -287,7 +286,6 @@ def _written(
     announce_requests(session, *((WebhookEvent.REQUEST_ACCEPTED, request) for request in requests))
     record_status(session, *(request for request, each in written if not each.found.places or each.found.large))
     session.flush()
-    crash_point("api-after-audit")
     return [_answer(session, tenant_id, request, each) for request, each in written]
 
 
@@ -393,7 +391,6 @@ def _asked(
 def write(session: Session, pepper: Pepper, new: Sequence[NewRequest]) -> list[DeletionRequest]:
     """Insert the requests' rows, their suppression entries and their entries in the audit log."""
     session.execute(_INSERTS[DeletionRequest], [each.row for each in new])
-    crash_point("api-after-request")
     session.execute(_INSERTS[SuppressionEntry], [row for each in new for row in _suppressions(each)])
     session.execute(_INSERTS[AuditEntry], [_accepted(session, pepper, each) for each in new])
     return [DeletionRequest(**each.row) for each in new]

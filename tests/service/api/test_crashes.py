@@ -74,12 +74,3 @@ def test_a_death_with_many_calls_loses_no_answer(
         assert answer.status_code == 202
         assert told.get(key, answer.json()["id"]) == answer.json()["id"]
     assert rows(service) == [8] * 5
-
-
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_stray_variable_kills_nothing_outside_a_test_build(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EXPUNGE_CRASH_AT", "api-after-request")
-    answer = client.post("/v1/deletion-requests", json={"subject_id": "ada"}, headers={"Idempotency-Key": "k"})
-    assert answer.status_code == 202

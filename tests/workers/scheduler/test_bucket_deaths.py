@@ -18,11 +18,13 @@ from tests.faults.deaths import OF_A_BUCKET
 from tests.faults.invariants import broken, left_behind, unreadable
 from tests.harness.databases import sqlite_databases, sqlite_template
 from tests.harness.files import names_in
+from tests.harness.seams import DIE_AT
 from tests.workers.worlds import World, end_schedulers_lease, open_world, settings_of
 
 ACT = (
     "import json, sys; from expunge_service.infra.settings import Settings; "
-    "from tests.workers.worlds import open_world; "
+    "from tests.harness.seams import arm_from_environment; from tests.workers.worlds import open_world; "
+    "arm_from_environment(); "
     "open_world(Settings(**json.loads(sys.argv[1]))).work(sys.argv[2])"
 )
 """in a new process: the threads of obstore do not survive a fork"""
@@ -43,7 +45,7 @@ def dies_at(world: World, point: str, model_id: str) -> None:
     """Let another process work for the model until it dies at ``point``."""
     world.storage.close()
     told = world.settings.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    environment = os.environ | {"EXPUNGE_TEST_BUILD": "1", "EXPUNGE_CRASH_AT": point, "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {DIE_AT: point, "OMP_NUM_THREADS": "1"}
     died = subprocess.run(
         [sys.executable, "-c", ACT, json.dumps(told), model_id],
         env=environment,

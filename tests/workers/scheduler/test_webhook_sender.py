@@ -37,6 +37,7 @@ from expunge_service.requests.webhooks import (
 )
 from expunge_workers.scheduler.ssrf_guard import Outbound, Resolver, public
 from expunge_workers.scheduler.webhook_sender import ROUND_PER_ENDPOINT, WebhookSender, claim
+from tests.harness.seams import DIE_AT, arm_from_environment
 from tests.service.conftest import database
 
 __all__ = ["database"]
@@ -371,8 +372,9 @@ def test_a_delivery_survives_the_death_of_its_webhook_sender(
 def die_at(point: str, act: Callable[[], object]) -> None:
     child = os.fork()
     if child == 0:
-        os.environ |= {"EXPUNGE_TEST_BUILD": "1", "EXPUNGE_CRASH_AT": point}
+        os.environ |= {DIE_AT: point}
         try:
+            arm_from_environment()
             act()
         finally:
             os._exit(3)

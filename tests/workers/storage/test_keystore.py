@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from expunge_service.infra.files import DiskFolder
-from expunge_workers.storage import key_store
 from expunge_workers.storage.key_store import ERASED, SHARE_BYTES, HolderKey, KeyFiles, KeysMissing, KeyStore
 from tests.harness.powercut import Operation, Recorded, states_after_power_cut
 from tests.harness.residue import share_in_file
+from tests.harness.seams import at
 from tests.harness.servers import Postgres
 
 Everything = Callable[[], bytes]
@@ -165,10 +165,10 @@ def test_no_power_cut_loses_a_living_key_or_brings_back_a_destroyed_one(
     (tmp_path / "keys").mkdir()
     (gone_id, _), (kept_id, _) = store.create(1, 2)
     gone, kept, made = share_in_file(store, gone_id), share_in_file(store, kept_id), len(files.log)
-    reached: list[str] = []
-    monkeypatch.setattr(key_store, "crash_point", lambda name: reached.append(f"{name} {len(files.log)}"))
-    store.destroy([gone_id])
-    assert reached == [f"keys-erased {len(files.log)}"], "the row is deleted after the share, and its file is kept"
+    reached: list[int] = []
+    with at("keys-erased", lambda: reached.append(len(files.log))):
+        store.destroy([gone_id])
+    assert reached == [len(files.log)], "the row is deleted after the share, and its file is kept"
     assert broken_promises(files.log, made, gone, kept) == []
     store.close()
 

@@ -107,8 +107,7 @@ def test_a_key_store_that_never_held_the_key_reports_nothing_as_destroyed(world:
     world.storage.close()
     fork(
         lambda: open_world(world.settings).work(model_id),
-        EXPUNGE_TEST_BUILD="1",
-        EXPUNGE_CRASH_AT="worker-after-commit",
+        TESTS_DIE_AT="worker-after-commit",
     )
     other = KeyStore(f"sqlite:///{tmp_path / 'other.db'}", KeyFiles(DiskFolder(tmp_path / "other")))
     with pytest.raises(KeysMissing, match="EXPUNGE_KEY_STORE_URL"):

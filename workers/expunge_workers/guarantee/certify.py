@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.queue import Blocked, ForgottenCount
 from expunge_service.requests import Cause, Reason
 from expunge_workers.guarantee import statements
@@ -53,9 +52,7 @@ def certify(bench: OpenModel, terms: Terms, forgotten: Forgotten, size: Forgotte
     if isinstance(bound, Blocked):
         return bound
     evidence = dict(forgotten.evidence) | ({} if bound is None else {BOUND: bound})
-    crash_point("worker-after-compute")
     y = published_of(terms, state.weights, bench.problem.dtype, trained=bench.problem.trained)
-    crash_point("worker-after-noise")
     published = y.to(bench.problem.device)
     tensors = bench.problem.views(published)
     artefact = bench.problem.artefact

@@ -15,7 +15,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.pseudonyms import Pepper, subject_digest
 from expunge_workers.runtime.drain import look_on, undivided
 from expunge_workers.runtime.engine import Engine, EngineWorld
@@ -259,7 +258,6 @@ class WorldBuild:
                 raise RuntimeError("a part that was found is gone")
             part = self.used[key] = self._train(planned, start, world, aside)
             self.parts.keep(key, part)
-            crash_point("part-kept")
         data = _published(part)
         self._made[_digest(data)] = part
         before = None if start is None else _digest(_published(start))

@@ -38,7 +38,6 @@ from expunge_service.certificates import UNISSUED, issue_due
 from expunge_service.infra.actors import SCHEDULER
 from expunge_service.infra.broker.notify import notify_one, publisher
 from expunge_service.infra.db import NOW, Busy, Database, now
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.files import Store
 from expunge_service.infra.limits import LIMITS, Limits
 from expunge_service.infra.pseudonyms import Pepper
@@ -339,7 +338,6 @@ def purge(database: Database, store: Store, witness: Witness, grace_seconds: flo
             free = note_swept(session, [version.checkpoint], apart_from=version.id)
         for digest in free:
             store.delete(digest)
-        crash_point("scheduler-during-purge")
         with database.write() as session:
             note_deleted(session, free)
             _note_purged(session, version.id, version.checkpoint)

@@ -18,7 +18,6 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from expunge_service.infra.db import NOW, Database, now
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.tables import WebhookDelivery, WebhookEndpoint
 from expunge_service.infra.time import SECOND
 from expunge_service.requests import BACKOFF_SECONDS, MAX_ATTEMPTS, DeliveryOutcome, disable_endpoint, webhook_signature
@@ -83,7 +82,6 @@ class WebhookSender:
 
     async def _send(self, letter: WebhookRequest) -> tuple[DeliveryOutcome, int | None]:
         """Send it; return the outcome, and the status that the receiver answered or None."""
-        crash_point("webhook-before-send")
         try:
             status = await self._outbound.post(letter.url, letter.payload, letter.headers)
         except (OSError, TimeoutError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
@@ -93,7 +91,6 @@ class WebhookSender:
         if status is None:
             log.warning("webhook %s not delivered: its URL leads to an address that is not public", letter.id)
             return DeliveryOutcome.REFUSED, None
-        crash_point("webhook-after-send")
         return (DeliveryOutcome.DELIVERED if 200 <= status < 300 else DeliveryOutcome.REJECTED), status
 
     def _run(self) -> None:

@@ -15,7 +15,6 @@ from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from expunge_service.audit import Witness, record, recorded_at
 from expunge_service.infra.db import NOW, Database, batches
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.files import Store
 from expunge_service.infra.tables import (
     Certificate,
@@ -69,7 +68,6 @@ def erase_due(
     private.delete(*sorted({row.state for row in states} - shared))
     if due:
         keys.destroy(row.key_id for row in due)
-    crash_point("worker-after-erasure")
     with database.write() as session:
         at = recorded_at(session)
         for batch in batches(row.id for row in states):
@@ -146,7 +144,6 @@ def erase_ended(database: Database, private: Store, keys: KeyStore, tenants: Col
         with database.read() as session:
             left = session.scalars(_LEFT, {"generation": generation_id}).all()
         private.delete(*(note["state"] for note in notes if note), *map(str, left))
-        crash_point("erase-after-state")
         keys.destroy_generation(generation_id)
     return len(generations)
 

@@ -18,7 +18,6 @@ from sqlalchemy import LargeBinary, String, delete, func, insert, select, text, 
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from expunge_service.infra.db import Database, batches
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.files import MARK, Folder, folder_at
 from expunge_service.infra.pseudonyms import new_id
 from expunge_service.infra.settings import Settings
@@ -150,7 +149,6 @@ class KeyStore:
         for batch in batches(keys):
             shares = [new_key() for _ in batch]
             file = self._files.write(shares)
-            crash_point("keys-before-rows")
             rows = [
                 {"id": key_id, "generation_id": generation_id, "share": _joined(key, share), "file": file, "slot": slot}
                 for slot, ((key_id, key), share) in enumerate(zip(batch, shares, strict=True))
@@ -269,7 +267,6 @@ class KeyStore:
             places = _by_file(session, ids)
         for file, rows in places.items():
             self._files.erase(file, (row.slot for row in rows))
-        crash_point("keys-erased")
         if places:
             with self._database.write() as session:
                 session.execute(update(HolderKey).where(HolderKey.id.in_(ids)).values(share=b"", file="", slot=0))

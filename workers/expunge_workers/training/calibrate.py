@@ -16,7 +16,6 @@ from typing import Any, Self
 from sqlalchemy import select
 from torch import Tensor
 
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.files import Damaged
 from expunge_service.infra.tables import CalibrationOrder, Generation
 from expunge_service.queue import Blocked
@@ -112,7 +111,6 @@ class CalibrationUnits(Units):
 
     def compute(self, number: int, progress: Progress) -> None:  # noqa: ARG002  (an order is one step)
         """Measure one order, and seal its errors together with the order that they belong to."""
-        crash_point("calibration-inside-order")
         storage, design, frozen = self.process.storage, self.design, self._manifest()
         order = design.order(self.examples.people, number)
         with storage.database.read() as session:
@@ -129,7 +127,6 @@ class CalibrationUnits(Units):
             if row is None:
                 return
             row.errors = sealed
-        crash_point("calibration-after-order")
 
     def finished(self, progress: Progress) -> CalibrationResult:  # noqa: ARG002 (nothing is left to compute)
         """Return both calibrations once all orders are done. Raises Damaged, Refused."""

@@ -12,7 +12,6 @@ from typing import Any, Self
 
 from sqlalchemy.orm import Session
 
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.tables import Generation, Model, WorkUnit
 from expunge_service.models import measured_work
 from expunge_service.queue import BUILT, Blocked, Deletions, Job, Stale, extend_manifest, others_take
@@ -118,7 +117,6 @@ class KeyedParts(Units):
 
     def compute(self, number: int, progress: Progress) -> None:
         """Make one chain and keep its parts. Of two workers the one that the row still names keeps them."""
-        crash_point("work-unit-inside")
         parts = self.built.parts
 
         def is_ours(session: Session) -> bool:
@@ -131,7 +129,6 @@ class KeyedParts(Units):
             self.built.parts = parts
         with self.process.storage.database.write() as session:
             self.mark_done(session, number)
-        crash_point("work-unit-after")
 
     def finished(self, progress: Progress) -> State:
         """Return what ``prepare`` returns; what no key finds is made here."""

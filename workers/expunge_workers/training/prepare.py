@@ -19,7 +19,6 @@ from sqlalchemy.orm import Session
 
 from expunge_service.audit import record
 from expunge_service.infra.db import Database, now
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.pseudonyms import new_id
 from expunge_service.infra.time import time_bucket
 from expunge_service.models import (
@@ -247,7 +246,6 @@ def finish(process: Process, job: Preparation, watch: Stopwatch, begun: Begun) -
         made = _prepared(process, job, begun, shown(process.storage.database, job, "method", 0.5, 0.95))
     if isinstance(made, Ended):
         return made
-    crash_point("prepare-after-rows")
     seconds = begun.seconds + time.monotonic() - started
     shared = begun.units
     work = begun.work + (watch.work("method", str(bench.problem.device)) if shared is None else sum(shared.work))

@@ -13,7 +13,6 @@ import torch
 
 from expunge_service.audit import record
 from expunge_service.infra.db import BATCH, Database, batches
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.models import block_rows, measured_work, write_blocks
 from expunge_service.queue import (
     Preparation,
@@ -133,10 +132,8 @@ def begin(process: Process, job: Preparation, watch: Stopwatch) -> Begun | Ended
         reads = needs_retained(bench.method, guarantee)
         memory = int(expected["bytes"]) if reads else 0
         _freeze(storage, job, bench, kept, len(out), written=written, memory=memory)
-    crash_point("prepare-after-manifest")
     with watch.phase("train"):
         learned, made = _learned(process, job, bench, examples, guarantee)
-    crash_point("prepare-after-train")
     seconds = time.monotonic() - started
     work = watch.work("train", str(bench.problem.device))
     units = _units(process, job, bench, examples, {"left_out": left_out, "seconds": seconds, "work": work})
@@ -280,7 +277,6 @@ def _units(
         return None
     keyed = KeyedParts.of(process, job, bench, examples)
     KeyedParts.lay_out(process, job, keyed.state, keyed.chains, note)
-    crash_point("prepare-after-work-units")
     return keyed
 
 

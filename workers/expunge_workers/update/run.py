@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import torch
 from sqlalchemy.orm import Session
 
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.files import Damaged
 from expunge_service.infra.pseudonyms import new_id
 from expunge_service.infra.settings import Settings
@@ -153,7 +152,6 @@ def update(
 
     Raises Stale, and RuntimeError where legal holds kept appearing during the computation.
     """
-    crash_point("worker-after-claim")
     for _ in range(PLANS):
         try:
             with readers():
@@ -291,7 +289,6 @@ def compute(
         )
         loaded = replace(loaded, state=bench.method.afresh(loaded.state))
         terms = replace(terms, moved=change.sentence)
-    crash_point("worker-after-load")
     with watch.unlearning():
         try:
             result = None
@@ -362,7 +359,6 @@ def _load(
     state = _state(current, storage, bench.problem.device)
     if isinstance(state, Blocked):
         return state
-    crash_point("worker-after-digest")
     if bench.world_model is not None:
         return _load_described(claim, current, bench, state, storage=storage, target=selection.target)
     found = rows_of_update(storage, claim.tenant_id, claim.generation_id, bench, selection.target.positions)

@@ -63,7 +63,7 @@ def policy(
     state: Decided,
 ) -> ModelView:
     """Change the policy. Requests that were blocked go on where the new policy lets them."""
-    with service.database.write(crash="policy-inside-commit") as session:
+    with service.database.write() as session:
         model = locked_model(session, caller.tenant_id, name)
         state.require(model_view(session, model))
         waits = change_policy(session, model, body.model_dump(exclude_unset=True))
@@ -86,7 +86,7 @@ def publish_withheld(name: ModelName, service: Running, caller: Admin, state: De
     A registration whose version is less accurate than a plain training by more than `max_accuracy_drop` waits for this,
     or for `retire`. The model is trained once more; later updates keep the gate.
     """
-    with service.database.write(crash="api-inside-commit") as session:
+    with service.database.write() as session:
         model = locked_model(session, caller.tenant_id, name)
         state.require(model_view(session, model))
         accepted = publish_anyway(session, model)
@@ -109,7 +109,7 @@ def retire_model(name: ModelName, service: Running, caller: Admin, state: Decide
     Of a model that was never published the preparation is cancelled: its name is free, requests go on without it.
     Copies of its versions that were downloaded are not known here, and no claim is made about them.
     """
-    with service.database.write(crash="retire-inside-commit") as session:
+    with service.database.write() as session:
         model = locked_model(session, caller.tenant_id, name)
         state.require(model_view(session, model))
         may = model.status not in SERVED or agreed(service, session, caller, TwoPersonAct.RETIRE, model.id)

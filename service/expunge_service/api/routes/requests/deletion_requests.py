@@ -45,7 +45,6 @@ from expunge_service.api.views.requests import (
 from expunge_service.api.views.selection import newest
 from expunge_service.audit import canonical
 from expunge_service.infra.db import now
-from expunge_service.infra.fault_injection import crash_point
 from expunge_service.infra.limits import LIMITS
 from expunge_service.infra.pseudonyms import digest
 from expunge_service.infra.tracing import carried
@@ -197,7 +196,6 @@ def create(
 ) -> Response:
     use = key_use(service, caller, idempotency_key, _PATH, order)
     check_length(order, service.limits.sample_ids)
-    crash_point("api-before-transaction")
     taken = take_in(service, use, [ordered(service, order)], _answer)
     answer = with_opening(service, caller, taken.stored.answer, taken.salts)
     return JSONResponse(answer, taken.stored.status, taken.stored.headers)
