@@ -23,7 +23,7 @@ from expunge_service.api.console.render import HEADERS
 from expunge_service.api.console.render import page as rendered
 from expunge_service.api.cookies import drop_cookie, read_cookie, set_cookie
 from expunge_service.api.dependencies import Running, Service, allows, require_scopes_of, require_writable, session_of
-from expunge_service.api.http.etag import State
+from expunge_service.api.http.etag import ResourceState
 from expunge_service.api.problems import ApiProblem
 from expunge_service.infra.db import now
 from expunge_service.models import restore_waits
@@ -65,7 +65,7 @@ class PageContext:
             "caller": self.caller,
             "request": self.request,
             "response": response,
-            "state": State(response, if_match),
+            "state": ResourceState(response, if_match),
         }
         wanted = inspect.signature(route).parameters
         return route(**{name: value for name, value in ours.items() if name in wanted} | arguments)

@@ -35,7 +35,7 @@ def shown(view: View, response: Response, condition: str | None) -> View:
     return tagged(view, response)
 
 
-class State:
+class ResourceState:
     """The state of a resource that a caller decided on, and the answer's name of the state after the change."""
 
     def __init__(
@@ -59,7 +59,7 @@ class State:
         return tagged(view, self._response)
 
 
-Decided = Annotated[State, Depends()]
+Decided = Annotated[ResourceState, Depends()]
 
 
 def tagged(view: View, response: Response) -> View:

@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from expunge_service.access import Caller, Scope
-from expunge_service.api.http.etag import State
+from expunge_service.api.http.etag import ResourceState
 from expunge_service.api.http.polling import LEAST_SECONDS, retry_after
 from expunge_service.api.problems import not_found
 from expunge_service.api.types import FreeText, Moment
@@ -184,7 +184,7 @@ def find_request(session: Session, tenant_id: str, request_id: str) -> DeletionR
 
 @contextmanager
 def deciding(
-    database: Database, request_id: str, caller: Caller, state: State
+    database: Database, request_id: str, caller: Caller, state: ResourceState
 ) -> Iterator[tuple[Session, DeletionRequest]]:
     """Open a transaction on a request. Raises ApiProblem (404; 412 where the caller decided on another state of it)."""
     with database.write() as session:
