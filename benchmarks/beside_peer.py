@@ -191,7 +191,7 @@ def expunge(at: Ground, *, workers: bool = True) -> Iterator[Side]:
         if not workers:
             running.close()
             port = servers.free_port()
-            serve = [sys.executable, "-m", "expunge_service.api.http.serve"]
+            serve = [sys.executable, "-m", "expunge_service.serve"]
             api = running.enter_context(serving(serve, port, environment, log))
         yield Side(
             Endpoint(port, "/v1/deletion-requests", account.api_key),

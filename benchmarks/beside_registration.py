@@ -71,7 +71,7 @@ def api(folder: Path, url: str) -> Iterator[Endpoint]:
         key = create_key(session, process.storage.pepper, label="bench", scopes=[Scope.DELETIONS_WRITE]).secret
     process.storage.close()
     environment = {"EXPUNGE_HOME": str(folder / "home"), "EXPUNGE_DATABASE_URL": url, "EXPUNGE_RATE": "1000000"}
-    command, port = [sys.executable, "-m", "expunge_service.api.http.serve"], servers.free_port()
+    command, port = [sys.executable, "-m", "expunge_service.serve"], servers.free_port()
     with serving(command, port, environment, folder / "api.log"):
         yield Endpoint(port, "/v1/deletion-requests", key)
 

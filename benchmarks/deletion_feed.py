@@ -23,7 +23,7 @@ from expunge_connect.drop.identifiers import hash_of
 from expunge_connect.drop.items import AnswerCode, Feed, answers, mark_checked, match, refresh, store
 from expunge_connect.drop.lists import identities, lists
 from expunge_service.access import Scope, create_key
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.infra.db import Database
 from expunge_service.infra.migrate import migrate
 from expunge_service.infra.settings import Settings

@@ -24,12 +24,12 @@ from sqlalchemy import text
 from benchmarks.crowd import cpu
 from benchmarks.release import delete, live, worker
 from expunge_service.access import Scope
-from expunge_service.api.app import create_app
 from expunge_service.api.dependencies import Service
 from expunge_service.api.traffic import Traffic
 from expunge_service.api.views.metrics import render
 from expunge_service.api.views.requests import request_view, request_views
 from expunge_service.api.views.selection import MOST_COUNTED, ListFilter, count, newest, page_of
+from expunge_service.app import create_app
 from expunge_service.infra.db import Database, now
 from expunge_service.infra.settings import Settings
 from expunge_service.infra.tenants import DEFAULT_TENANT

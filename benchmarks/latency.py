@@ -105,7 +105,7 @@ def process_rows() -> Iterator[Row]:
 def started_api(home: str) -> tuple[float, float, float, bool]:
     """Wall-clock and CPU seconds to the first answer, resident megabytes, and whether torch is loaded."""
     port = servers.free_port()
-    command = [sys.executable, "-m", "expunge_service.api.http.serve", "--port", str(port)]
+    command = [sys.executable, "-m", "expunge_service.serve", "--port", str(port)]
     environment = os.environ | {"EXPUNGE_HOME": home}
     start = time.perf_counter()
     with subprocess.Popen(command, env=environment, cwd=Path(__file__).parents[1], stderr=subprocess.PIPE) as process:

@@ -28,7 +28,7 @@ from sqlalchemy.orm import Session
 
 from benchmarks.many_people import cpu_of
 from expunge_service.access import Scope, create_key
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.infra.pseudonyms import Pepper, subject_digest
 from expunge_service.infra.settings import Settings
 from expunge_service.infra.tables import Spelling

@@ -16,10 +16,10 @@ from unittest.mock import patch
 from sqlalchemy import False_, insert, update
 
 from benchmarks.release import live
-from expunge_service.api.app import create_app
 from expunge_service.api.dependencies import Service
 from expunge_service.api.traffic import Traffic
 from expunge_service.api.views.metrics import render
+from expunge_service.app import create_app
 from expunge_service.infra.db import Database
 from expunge_service.infra.settings import Settings
 from expunge_service.infra.tables import Consumer, Generation, Model, Record, Version

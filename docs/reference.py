@@ -62,7 +62,7 @@ def _command(name: str, command: Any) -> Iterator[str]:
 
 def description() -> dict[str, Any]:
     """What /openapi.json would answer; no server is started and nothing is kept."""
-    from expunge_service.api.app import create_app  # noqa: PLC0415 (only this page needs it)
+    from expunge_service.app import create_app  # noqa: PLC0415 (only this page needs it)
     from expunge_service.infra.settings import Settings  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as home:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from expunge_client import Expunge
 from expunge_client.cli.main import app
 from expunge_service.access.api_keys import Scope, create_key
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from tests.harness import databases
 from tests.workers.conftest import no_wait_for_the_bucket, settings, sqlite_template, world
 from tests.workers.worlds import TENANT, World

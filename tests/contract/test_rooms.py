@@ -39,7 +39,7 @@ def test_a_command_that_asks_the_service_loads_no_database() -> None:
 
 
 def test_the_api_process_loads_no_worker_and_no_maths() -> None:
-    modules = loaded_by("import expunge_service.api.app")
+    modules = loaded_by("import expunge_service.app")
     assert not modules & {"torch", "expunge_workers", "numpy", "safetensors", "sklearn"}
 
 

@@ -9,7 +9,7 @@ from markdown import markdown
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs" / "runbooks.md"
-PAGE = ROOT / "service" / "expunge_service" / "api" / "console" / "templates" / "runbooks.html"
+PAGE = ROOT / "service" / "expunge_service" / "console" / "templates" / "runbooks.html"
 _HEAD = """\
 {# made by python -m tests.docs.runbooks #}
 {% extends "base.html" %}

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from expunge_service.api.http.serve import config
 from expunge_service.infra.settings import Settings
+from expunge_service.serve import config
 from tests.harness.certificates import self_signed
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.infra.settings import Settings
 from expunge_service.requests.webhooks import WebhookEvent
 from tests.docs.commands import PAGES, ROOT

@@ -58,7 +58,7 @@ def test_make_docs_builds_strictly() -> None:
 
 
 def test_the_api_reference_has_every_call_and_every_schema_that_the_service_describes(site: Path) -> None:
-    from expunge_service.api.app import create_app  # noqa: PLC0415
+    from expunge_service.app import create_app  # noqa: PLC0415
     from expunge_service.infra.settings import Settings  # noqa: PLC0415
 
     described = create_app(Settings(home=site / "home")).openapi()
@@ -166,7 +166,7 @@ def test_every_command_in_running_text_names_commands_and_options_that_exist(pag
 
 def test_every_command_in_an_indented_block_and_on_the_page_exists() -> None:
     """Blocks without a fence are not typed by a test; what they name is checked here."""
-    templates = (ROOT / "service" / "expunge_service" / "api" / "console" / "templates").glob("*.html")
+    templates = (ROOT / "service" / "expunge_service" / "console" / "templates").glob("*.html")
     lines = [line for page in PAGES for line in re.findall(r"^ {4,}expunge (.+)$", page.read_text(), re.MULTILINE)]
     lines += [line for page in templates for line in re.findall(r"<code>expunge ([^<]+)</code>", page.read_text())]
     assert len(lines) > 12

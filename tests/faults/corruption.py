@@ -20,7 +20,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
 from expunge_service.access.api_keys import Scope, create_key
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.audit import verification
 from expunge_service.audit.signed_note import NotAuthentic, Signer
 from expunge_service.infra.db import Database

@@ -15,7 +15,7 @@ from sqlalchemy import update
 
 from expunge_client import Expunge, ExpungeError
 from expunge_client.calls import Order
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.infra.db import Database
 from expunge_service.infra.settings import session_key
 from expunge_service.infra.tables import Heartbeat, Lease, TrainedPart, WebhookDelivery

@@ -25,7 +25,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import make_url, select, text
 
 from expunge_service.access.api_keys import Scope, create_key
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.infra.db import Database
 from expunge_service.infra.files import DiskFolder, Files, Store
 from expunge_service.infra.settings import Settings

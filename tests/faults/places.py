@@ -15,7 +15,7 @@ import redis
 from fastapi.testclient import TestClient
 
 from expunge_service.access.api_keys import Scope, create_key
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.infra.broker.messages import QUEUE
 from expunge_service.infra.broker.notify import consumer, notify
 from expunge_service.infra.tables import Model

@@ -16,8 +16,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from expunge_service.access.api_keys import Scope, create_key
-from expunge_service.api.app import create_app
 from expunge_service.api.dependencies import Service
+from expunge_service.app import create_app
 from expunge_service.infra.settings import Settings
 from tests.faults.result import Result
 from tests.harness.databases import sqlite_databases, sqlite_template

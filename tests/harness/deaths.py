@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.infra.settings import Settings
 from tests.harness.gathered import gather
 from tests.harness.seams import DIE_AT, arm_from_environment

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         return workers([name], limits)
     import uvicorn  # noqa: PLC0415 (workers and scheduler start without it)
 
-    from expunge_service.api.http.serve import config  # noqa: PLC0415
+    from expunge_service.serve import config  # noqa: PLC0415
 
     uvicorn.Server(config("127.0.0.1", int(port), limits=limits)).run()
     return 0

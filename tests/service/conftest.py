@@ -9,8 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from expunge_service.access.api_keys import Scope, create_key
-from expunge_service.api.app import create_app
 from expunge_service.api.dependencies import Service
+from expunge_service.app import create_app
 from expunge_service.infra.db import Database
 from expunge_service.infra.limits import Limits
 from expunge_service.infra.settings import Settings

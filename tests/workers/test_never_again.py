@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import update
 
 from expunge_service.access.api_keys import Scope, create_key
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.infra.tables import DeletionRequest, Model, StoredVector, SuppressionEntry
 from expunge_service.queue import Selection, Target
 from expunge_service.requests import intake, legal_holds, suppression

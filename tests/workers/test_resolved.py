@@ -16,7 +16,7 @@ from sqlalchemy import delete
 
 from expunge_service.access.api_keys import Scope, create_key
 from expunge_service.access.roles import SCOPES
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.infra.pseudonyms import new_id
 from expunge_service.infra.tables import Generation, Model, Removal, StoredVector, Task, Version
 from expunge_service.queue import block_untaken

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from expunge_service.access.api_keys import Scope, create_key
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.infra.pseudonyms import new_id
 from expunge_service.infra.settings import Settings, SettingsError
 from expunge_service.infra.tables import Erasure, Membership, Model, Task, Version

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from standardwebhooks import Webhook
 
 from expunge_service.access.api_keys import Scope, create_key
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.audit.verification import verify
 from expunge_service.audit.witness import Witness
 from expunge_service.certificates import issue

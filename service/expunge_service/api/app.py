@@ -1,4 +1,4 @@
-"""The API process: ``python -m expunge_service.api.http.serve``. It loads neither torch nor a recipe."""
+"""The API, without the page: it loads neither torch nor a recipe."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from fastapi import Depends, FastAPI
 import expunge
 from expunge_service.access import check_pepper, check_places
 from expunge_service.api import health, problems, webhook_events
-from expunge_service.api.console import acts, pages, runbooks, verify
-from expunge_service.api.console.pages import missing
 from expunge_service.api.dependencies import Service, look_for_unread
 from expunge_service.api.http.bodies import Bodies
 from expunge_service.api.http.caches import NotKept
@@ -32,8 +30,8 @@ from expunge_service.infra.settings import API_SECRETS, Settings, ensure_secrets
 from expunge_service.infra.tracing import NO_TELEMETRY, Traced, export_spans
 
 
-def create_app(settings: Settings | None = None, limits: Limits = LIMITS) -> FastAPI:
-    """Make the application.
+def create_api(settings: Settings | None = None, limits: Limits = LIMITS) -> FastAPI:
+    """Make the application that answers the API's calls.
 
     Raises SettingsError where production lacks a secret, or a place is another installation's.
     """
@@ -74,7 +72,6 @@ def create_app(settings: Settings | None = None, limits: Limits = LIMITS) -> Fas
     )
     app.state.service = service
     problems.install(app)
-    missing.install(app)
     for room in (
         batches,
         deletion_requests,
@@ -93,12 +90,8 @@ def create_app(settings: Settings | None = None, limits: Limits = LIMITS) -> Fas
         events,
         webhooks,
         health,
-        runbooks,
-        verify,
     ):
         app.include_router(room.router, dependencies=[Depends(look_for_unread)])
-    for router in (acts.router, *pages.ROUTERS):
-        app.include_router(router)
     app.add_middleware(Bodies, max_bytes=limits.body_bytes)
     app.add_middleware(Quotas)
     app.add_middleware(problems.Unexpected)

@@ -102,7 +102,7 @@ def children(
 ) -> list[Child]:
     """Return the four processes of one installation, not yet started. Logs are written to ``home/logs``."""
     commands = {
-        "api": [*PYTHON, "-m", "expunge_service.api.http.serve", "--host", host, "--port", str(port)],
+        "api": [*PYTHON, "-m", "expunge_service.serve", "--host", host, "--port", str(port)],
         "worker": [*PYTHON, "-m", "expunge_workers.main", "worker"],
         "updater": [*PYTHON, "-m", "expunge_workers.main", "updater"],
         "scheduler": [*PYTHON, "-m", "expunge_workers.main", "scheduler"],

@@ -167,6 +167,7 @@ class Settings(BaseSettings):
     large_request: int = Field(default=1000, ge=0, description="a whole number of samples; 0 blocks no request")
     grace: Duration = HOUR_SECONDS
     four_eyes: str = ""
+    console: bool = Field(True, description="true or false")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
     heartbeat_file: Path | None = None
     tenants: str = ""

@@ -13,14 +13,14 @@ from sqlalchemy import select, update
 
 from expunge_service.access.api_keys import Scope, create_key
 from expunge_service.access.four_eyes import CONSENT_SECONDS
-from expunge_service.api.app import create_app
 from expunge_service.api.dependencies import Service
 from expunge_service.api.http.peers import Peer
-from expunge_service.api.http.serve import serving
+from expunge_service.app import create_app
 from expunge_service.infra.pseudonyms import new_id
 from expunge_service.infra.settings import Settings, SettingsError
 from expunge_service.infra.tables import ActorName, AuditEntry, Consent
 from expunge_service.infra.time import SECOND
+from expunge_service.serve import serving
 from tests.service.worlds import live_model
 
 REQUESTS = "/v1/deletion-requests"
@@ -232,7 +232,7 @@ def test_the_peer_is_the_connection_and_not_what_a_header_says(
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
     named = settings.model_copy(update={"actor_proxy": f"{HEADER}@{PROXY}"})
     app = create_app(named)
-    monkeypatch.setattr("expunge_service.api.http.serve.create_app", lambda **_: app)
+    monkeypatch.setattr("expunge_service.serve.create_app", lambda **_: app)
     served = serving()
     assert isinstance(served, Peer)
     office = office_of(TestClient(app), app.state.service)

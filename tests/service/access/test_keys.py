@@ -11,9 +11,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from expunge_service.access.api_keys import Scope, authenticate, create_key, list_keys, revoke_key
-from expunge_service.api.app import create_app
 from expunge_service.api.dependencies import Service
 from expunge_service.api.http.limits import Limiter, client_of
+from expunge_service.app import create_app
 from expunge_service.infra.db import now
 from expunge_service.infra.pseudonyms import Pepper
 from expunge_service.infra.settings import Settings

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from expunge_service.api.console import charts, plots
-from expunge_service.api.console.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Frame, spread, whole_steps
 from expunge_service.api.views.overview import percentiles
+from expunge_service.console import charts, plots
+from expunge_service.console.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Frame, spread, whole_steps
 from expunge_service.infra.time import moment
 
 AT = moment(datetime(2026, 11, 21, 12, tzinfo=UTC))

@@ -16,12 +16,12 @@ from sqlalchemy import delete, func, select, update
 from expunge_service.access.api_keys import revoke_key
 from expunge_service.access.roles import SCOPES, KeyRole
 from expunge_service.access.sessions import SESSION_SECONDS
-from expunge_service.api.console import charts, pages
 from expunge_service.api.cookies import COOKIE
 from expunge_service.api.dependencies import Service
 from expunge_service.audit.log import integrate, record
 from expunge_service.audit.self_check import check_log
 from expunge_service.audit.signed_note import Signer
+from expunge_service.console import charts, pages
 from expunge_service.infra.db import now
 from expunge_service.infra.pseudonyms import new_id
 from expunge_service.infra.tables import (

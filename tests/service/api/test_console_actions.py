@@ -13,14 +13,14 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
 from expunge_service.access.api_keys import Caller, Scope
-from expunge_service.api.console import acts, pages
-from expunge_service.api.console.acts import ACTS
-from expunge_service.api.console.visit import MADE
-from expunge_service.api.console.ways import ways
 from expunge_service.api.dependencies import Service, allows
 from expunge_service.api.views.requests import ActionView
 from expunge_service.audit.log import integrate
 from expunge_service.audit.signed_note import Signer
+from expunge_service.console import acts, pages
+from expunge_service.console.acts import ACTS
+from expunge_service.console.visit import MADE
+from expunge_service.console.ways import ways
 from expunge_service.infra.tables import (
     ApiKey,
     AuditEntry,

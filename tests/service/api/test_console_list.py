@@ -13,10 +13,10 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import event, select, update
 
-from expunge_service.api.console.pages import requests
 from expunge_service.api.dependencies import Service
 from expunge_service.api.views import selection
 from expunge_service.api.views.selection import DUE, ListFilter, count, page_of
+from expunge_service.console.pages import requests
 from expunge_service.infra.db import now
 from expunge_service.infra.tables import DeletionRequest, Task
 from expunge_service.infra.time import DAY_SECONDS, SECOND

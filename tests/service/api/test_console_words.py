@@ -9,8 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
-from expunge_service.api.console import words
 from expunge_service.api.dependencies import Service
+from expunge_service.console import words
 from expunge_service.infra.db import now
 from expunge_service.infra.tables import DeletionRequest, Model, Task
 from expunge_service.requests.status import settle

@@ -11,9 +11,9 @@ from sqlalchemy import select
 from expunge_service.access import sessions
 from expunge_service.access.api_keys import Scope, create_key, revoke_key
 from expunge_service.access.sessions import make_link
-from expunge_service.api.app import create_app
 from expunge_service.api.cookies import COOKIE
 from expunge_service.api.dependencies import Service
+from expunge_service.app import create_app
 from expunge_service.infra.settings import Settings
 from expunge_service.infra.tables import EndedSession
 

@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 from jsonschema import Draft202012Validator
 
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.infra.settings import Settings
 from expunge_service.requests.webhooks import WebhookEvent
 

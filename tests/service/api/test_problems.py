@@ -11,8 +11,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from expunge_service.api import problems
-from expunge_service.api.app import create_app
 from expunge_service.api.dependencies import Service
+from expunge_service.app import create_app
 from expunge_service.infra import db
 from expunge_service.infra.db import Busy, Database, now
 from expunge_service.infra.settings import Settings

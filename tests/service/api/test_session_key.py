@@ -11,8 +11,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge_service.api.app import create_app
 from expunge_service.api.dependencies import Service
+from expunge_service.app import create_app
 from expunge_service.infra.settings import adopt_secret
 from expunge_service.infra.tables import WebhookEndpoint
 from expunge_service.requests.webhooks import webhook_signature

@@ -24,7 +24,7 @@ from tests.service.conftest import Login
 from tests.service.worlds import live_model
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "service" / "expunge_service" / "api" / "console" / "static" / "verify.html"
+PAGE = ROOT / "service" / "expunge_service" / "console" / "static" / "verify.html"
 VECTOR = json.loads((ROOT / "tests" / "service" / "vectors" / "erasure-v1.json").read_text())
 VECTOR_FINGERPRINT = "47fbfb0d13b7746e44b6cee5a89ee4a2"
 """of the vector's key, by sha256sum"""

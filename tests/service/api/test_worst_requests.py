@@ -12,8 +12,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from expunge_service.access.api_keys import Scope, create_key
-from expunge_service.api.app import create_app
 from expunge_service.api.problems import MOST_ERRORS
+from expunge_service.app import create_app
 from expunge_service.infra.limits import LIMITS
 from expunge_service.infra.settings import Settings
 

@@ -15,8 +15,8 @@ from fastapi.testclient import TestClient
 
 import expunge_client
 from expunge_client import NotAuthentic, answers, calls, certificates, verify_certificate, verify_webhook
-from expunge_service.api.app import create_app
 from expunge_service.api.dependencies import Service
+from expunge_service.app import create_app
 from expunge_service.audit.signed_note import NotAuthentic as ServiceNotAuthentic
 from expunge_service.audit.signed_note import Signer
 from expunge_service.certificates.envelope import sign, verify

@@ -49,7 +49,7 @@ from tests.service.worlds import live_model
 
 ROOT = Path(__file__).parents[3]
 VECTORS = Path(__file__).parents[1] / "vectors"
-PAGE = ROOT / "service" / "expunge_service" / "api" / "console" / "static" / "verify.html"
+PAGE = ROOT / "service" / "expunge_service" / "console" / "static" / "verify.html"
 EXAMPLE = compile((ROOT / "examples" / "verify.py").read_text(), "verify.py", "exec")
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 THIEF = Signer("expunge.local/log", b"t" * 32)

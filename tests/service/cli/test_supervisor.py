@@ -157,7 +157,7 @@ def test_the_service_has_four_processes(tmp_path: Path) -> None:
     found = {each.name: each.command[1:] for each in children(tmp_path, "127.0.0.1", 8750, {})}
     assert set(found) == {"api", "worker", "updater", "scheduler"}
     assert found["worker"] == ["-P", "-m", "expunge_workers.main", "worker"]
-    assert found["api"] == ["-P", "-m", "expunge_service.api.http.serve", "--host", "127.0.0.1", "--port", "8750"]
+    assert found["api"] == ["-P", "-m", "expunge_service.serve", "--host", "127.0.0.1", "--port", "8750"]
 
 
 def _running(pid: int) -> bool:
@@ -170,7 +170,7 @@ def _running(pid: int) -> bool:
 
 def test_an_api_that_may_not_start_says_why_in_one_line(tmp_path: Path) -> None:
     environment = os.environ | {"EXPUNGE_HOME": str(tmp_path), "EXPUNGE_MODE": "production"}
-    command = [sys.executable, "-m", "expunge_service.api.http.serve", "--port", "0"]
+    command = [sys.executable, "-m", "expunge_service.serve", "--port", "0"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("EXPUNGE_SECRETS: there is no file") and done.stderr.count("\n") == 1

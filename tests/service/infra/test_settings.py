@@ -123,6 +123,7 @@ WRONG = {
     "LARGE_REQUEST": "many",
     "GRACE": "nonsense",
     "FOUR_EYES": "all",
+    "CONSOLE": "perhaps",
     "LOG_LEVEL": "TRACE",
     "TENANTS": "Them!",
     "PLACES": "cpu",
@@ -154,7 +155,7 @@ def test_a_wrong_value_is_told_in_one_line_with_what_to_write(
 
 def test_every_process_and_command_ends_with_the_line_of_a_wrong_value(tmp_path: Path) -> None:
     modules = [("expunge_workers.main", name) for name in ("worker", "updater", "scheduler", "restore")]
-    modules += [("expunge_workers.doctor",), ("expunge_service.api.http.serve",), ("expunge_client.cli.main", "doctor")]
+    modules += [("expunge_workers.doctor",), ("expunge_service.serve",), ("expunge_client.cli.main", "doctor")]
     environment = os.environ | {"EXPUNGE_HOME": str(tmp_path), "EXPUNGE_GRACE": "nonsense"}
     started = [
         subprocess.Popen([sys.executable, "-P", "-m", *each], env=environment, stderr=subprocess.PIPE, text=True)

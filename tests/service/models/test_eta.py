@@ -9,8 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import event, select
 
-from expunge_service.api.console.words import machine_time
 from expunge_service.api.dependencies import Service
+from expunge_service.console.words import machine_time
 from expunge_service.infra.db import now
 from expunge_service.infra.tables import Generation, Model, PhaseSeconds, Task
 from expunge_service.infra.time import SECOND, instant

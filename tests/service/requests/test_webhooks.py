@@ -17,8 +17,8 @@ from jsonschema import Draft202012Validator
 from sqlalchemy import select
 
 from expunge_service.access.api_keys import create_key
-from expunge_service.api.app import create_app
 from expunge_service.api.dependencies import Service
+from expunge_service.app import create_app
 from expunge_service.audit.log import charge
 from expunge_service.infra.db import now
 from expunge_service.infra.settings import Settings

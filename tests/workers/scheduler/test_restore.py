@@ -21,7 +21,7 @@ from expunge_client.cli.client import Account, Client
 from expunge_client.cli.main import app
 from expunge_client.cli.output import CommandError
 from expunge_service.access.api_keys import Scope, authenticate, create_key, revoke_key
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.audit import merkle
 from expunge_service.audit.key_rotation import FOLDER, handovers, keep_handovers
 from expunge_service.audit.log import charge, newest_head

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from expunge_service.access.api_keys import Scope, create_key
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.audit.log import UNSIGNED, extend, newest_head, record
 from expunge_service.audit.signed_note import Signer
 from expunge_service.audit.witness import DRAFT, RELEASE, Contradicted, Witness, WitnessedHead

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from expunge_service.access.api_keys import create_key
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.cli import checks
 from expunge_service.infra.settings import SettingsError, adopt_secret
 from expunge_workers.scheduler.run import open_scheduler

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.cli.checks import examine
 from expunge_service.infra.files import DiskFolder, folder_at
 from expunge_service.infra.settings import Settings, SettingsError

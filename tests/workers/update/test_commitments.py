@@ -19,7 +19,7 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
 from expunge_service.access.api_keys import Scope, create_key
-from expunge_service.api.app import create_app
+from expunge_service.app import create_app
 from expunge_service.audit.log import integrate
 from expunge_service.audit.signed_note import NotAuthentic, Signer
 from expunge_service.certificates import issue_due

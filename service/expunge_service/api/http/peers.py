@@ -15,7 +15,7 @@ class NamedPeople:
     """ASGI middleware that removes the header unless it comes from one of ``peers``, once.
 
     ``peer`` is the host at the other end of the connection. It must be read before anything replaces it by what
-    ``X-Forwarded-For`` says (``expunge_service.api.http.serve``).
+    ``X-Forwarded-For`` says (``expunge_service.serve``).
     """
 
     def __init__(self, app: ASGIApp, header: str, peers: Networks) -> None:

@@ -34,7 +34,7 @@ from expunge_service.models import old_forms
 READY_SECONDS = 90.0
 DATABASE_SECONDS = 60.0
 """that ``migrate`` waits for a server that is still starting"""
-IMPORTED = ("expunge_service.api.http.serve", "expunge_workers.scheduler.run", "expunge_workers.runtime.process")
+IMPORTED = ("expunge_service.serve", "expunge_workers.scheduler.run", "expunge_workers.runtime.process")
 """what the four processes import, but for torch"""
 run = typer.Typer(no_args_is_help=True, help="One process alone, in the foreground: api, worker, updater, scheduler.")
 
@@ -95,7 +95,7 @@ def _said(error: Busy) -> str:
 def api() -> None:
     """Run the API process alone, in the foreground."""
     host, port = Settings().address
-    _become(["-m", "expunge_service.api.http.serve", "--host", host, "--port", str(port)])
+    _become(["-m", "expunge_service.serve", "--host", host, "--port", str(port)])
 
 
 @run.command("worker")

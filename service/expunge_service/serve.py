@@ -1,4 +1,4 @@
-"""Serve the API: ``python -m expunge_service.api.http.serve --host HOST --port PORT``. A client that stalls is cut off.
+"""Serve the API: ``python -m expunge_service.serve --host HOST --port PORT``. A client that stalls is cut off.
 
 Bodies have another time limit (``bodies``). This one is for the head, which no application sees before it is complete.
 """
@@ -17,8 +17,8 @@ from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from expunge_service.api.app import create_app
 from expunge_service.api.http.peers import Peer
+from expunge_service.app import create_app
 from expunge_service.infra.limits import LIMITS, Limits
 from expunge_service.infra.settings import SettingsError
 
@@ -91,7 +91,7 @@ def config(
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m expunge_service.api.http.serve", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m expunge_service.serve", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8750)
     parser.add_argument("--ssl-keyfile", help="PEM; with --ssl-certfile: serve TLS without a proxy in front")

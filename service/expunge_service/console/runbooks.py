@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from expunge_service.api.console.render import page
+from expunge_service.console.render import page
 
 router = APIRouter(include_in_schema=False)
 

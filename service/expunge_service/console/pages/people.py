@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from expunge_service.access import Scope
-from expunge_service.api.console.forms import Form, field, filled
-from expunge_service.api.console.render import PageRoute
-from expunge_service.api.console.visit import Visitor
 from expunge_service.api.routes.requests.search import SearchOrder, search
+from expunge_service.console.forms import Form, field, filled
+from expunge_service.console.render import PageRoute
+from expunge_service.console.visit import Visitor
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 

@@ -9,14 +9,14 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from expunge_service.access import Scope
-from expunge_service.api.console.render import HEADERS, PageRoute
-from expunge_service.api.console.visit import PageContext, Visitor
 from expunge_service.api.problems import ApiProblem
 from expunge_service.api.types import RequestId
 from expunge_service.api.views.history import certificate_of, is_erasing, letter_facts
 from expunge_service.api.views.requests import find_request
 from expunge_service.audit import NotAuthentic, Signer, Verifier, keys_of
 from expunge_service.certificates import day, in_words, letter, verify
+from expunge_service.console.render import HEADERS, PageRoute
+from expunge_service.console.visit import PageContext, Visitor
 from expunge_service.infra.db import now
 from expunge_service.infra.settings import SettingsError
 from expunge_service.infra.time import instant

@@ -6,11 +6,6 @@ from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
 from expunge_service.access import Scope
-from expunge_service.api.console import charts
-from expunge_service.api.console.acts import ACTS, CHOICES
-from expunge_service.api.console.render import HEADERS, PageRoute
-from expunge_service.api.console.visit import Visitor
-from expunge_service.api.console.ways import ways
 from expunge_service.api.http.etag import tag
 from expunge_service.api.http.polling import LEAST_SECONDS, retry_after
 from expunge_service.api.routes.models import versions
@@ -26,6 +21,11 @@ from expunge_service.api.views.models import (
     retrains_of,
 )
 from expunge_service.api.views.versions import VersionView, metrics_of, suffixes_of, versions_of
+from expunge_service.console import charts
+from expunge_service.console.acts import ACTS, CHOICES
+from expunge_service.console.render import HEADERS, PageRoute
+from expunge_service.console.visit import Visitor
+from expunge_service.console.ways import ways
 from expunge_service.infra.db import now
 from expunge_service.models import CHANGEABLE, SERVED, is_withheld, plan_of
 from unlearning.accounting.budget import updates_left

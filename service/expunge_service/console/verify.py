@@ -9,7 +9,7 @@ from pathlib import Path
 from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse
 
-from expunge_service.api.console.render import HEADERS
+from expunge_service.console.render import HEADERS
 
 router = APIRouter(include_in_schema=False)
 _POLICY = re.compile('http-equiv="Content-Security-Policy" content="(.*?)"')

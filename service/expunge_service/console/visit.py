@@ -17,14 +17,14 @@ from fastapi import Depends, Request, Response
 from fastapi.responses import RedirectResponse
 
 from expunge_service.access import PAGE_SECONDS, Caller, Scope, form_token, renew_session, seal_for_page, unsealed
-from expunge_service.api.console.forms import Fields, field, typed
-from expunge_service.api.console.places import places
-from expunge_service.api.console.render import HEADERS
-from expunge_service.api.console.render import page as rendered
 from expunge_service.api.cookies import drop_cookie, read_cookie, set_cookie
 from expunge_service.api.dependencies import Running, Service, allows, require_scopes_of, require_writable, session_of
 from expunge_service.api.http.etag import ResourceState
 from expunge_service.api.problems import ApiProblem
+from expunge_service.console.forms import Fields, field, typed
+from expunge_service.console.places import places
+from expunge_service.console.render import HEADERS
+from expunge_service.console.render import page as rendered
 from expunge_service.infra.db import now
 from expunge_service.models import restore_waits
 

@@ -10,10 +10,6 @@ from typing import Any
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from expunge_service.api.console.forms import Fields, Form, field, filled
-from expunge_service.api.console.render import PageRoute
-from expunge_service.api.console.visit import PageContext, Visitor
-from expunge_service.api.console.words import span
 from expunge_service.api.dependencies import require_scopes_of
 from expunge_service.api.problems import ApiProblem, not_found
 from expunge_service.api.routes import keys, webhooks
@@ -22,6 +18,10 @@ from expunge_service.api.routes.requests import deletion_requests, holds
 from expunge_service.api.types import ModelName, RequestId
 from expunge_service.api.views.models import find_model, model_row
 from expunge_service.api.views.requests import Justification
+from expunge_service.console.forms import Fields, Form, field, filled
+from expunge_service.console.render import PageRoute
+from expunge_service.console.visit import PageContext, Visitor
+from expunge_service.console.words import span
 from expunge_service.models import CHANGEABLE, measured_seconds
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from expunge_service.access import Scope
-from expunge_service.api.console.render import PageRoute
-from expunge_service.api.console.visit import Visitor
 from expunge_service.api.views.consumers import consumer_rows, worst_first
+from expunge_service.console.render import PageRoute
+from expunge_service.console.visit import Visitor
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 

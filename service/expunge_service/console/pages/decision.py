@@ -5,14 +5,14 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from expunge_service.access import Scope, TwoPersonAct, consented
-from expunge_service.api.console.acts import ACTS
-from expunge_service.api.console.forms import Form, field
-from expunge_service.api.console.render import PageRoute
-from expunge_service.api.console.visit import PageContext, Visitor
 from expunge_service.api.dependencies import require_scopes_of
 from expunge_service.api.types import RequestId
 from expunge_service.api.views.log import taken_in_by
 from expunge_service.api.views.requests import find_request, request_view
+from expunge_service.console.acts import ACTS
+from expunge_service.console.forms import Form, field
+from expunge_service.console.render import PageRoute
+from expunge_service.console.visit import PageContext, Visitor
 from expunge_service.requests import Reason, Status
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)

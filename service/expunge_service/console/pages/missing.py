@@ -9,9 +9,9 @@ from typing import cast
 from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from expunge_service.api.console.render import PageRoute, login_page
-from expunge_service.api.console.visit import Visitor, visiting
 from expunge_service.api.problems import ApiProblem
+from expunge_service.console.render import PageRoute, login_page
+from expunge_service.console.visit import Visitor, visiting
 from expunge_service.infra.db import Busy
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)

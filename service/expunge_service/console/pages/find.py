@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from fastapi.responses import RedirectResponse
 
-from expunge_service.api.console.forms import Form, field
-from expunge_service.api.console.render import HEADERS, PageRoute
-from expunge_service.api.console.visit import Visitor
 from expunge_service.api.views.hits import find
+from expunge_service.console.forms import Form, field
+from expunge_service.console.render import HEADERS, PageRoute
+from expunge_service.console.visit import Visitor
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _LONGEST = 512

@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from expunge_service.access import Scope
-from expunge_service.api.console.render import PageRoute
-from expunge_service.api.console.visit import Visitor
 from expunge_service.api.views.models import model_rows
 from expunge_service.api.views.selection import ROWS
+from expunge_service.console.render import PageRoute
+from expunge_service.console.visit import Visitor
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from expunge_service.access import Scope, TwoPersonAct, consented
-from expunge_service.api.console.acts import ACTS
-from expunge_service.api.console.render import PageRoute
-from expunge_service.api.console.visit import Visitor
-from expunge_service.api.console.ways import ways
 from expunge_service.api.types import RequestId
 from expunge_service.api.views.history import certificate_of, phases, timeline
 from expunge_service.api.views.log import taken_in_by
 from expunge_service.api.views.requests import DeletionRequestView, changes_soon, find_request, request_view
+from expunge_service.console.acts import ACTS
+from expunge_service.console.render import PageRoute
+from expunge_service.console.visit import Visitor
+from expunge_service.console.ways import ways
 from expunge_service.infra.db import now
 from expunge_service.requests import RequestRefused, Status, awaits_decision, require_extendable
 

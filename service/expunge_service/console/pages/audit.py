@@ -11,13 +11,13 @@ from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
 from expunge_service.access import Scope
-from expunge_service.api.console.render import HEADERS, PageRoute
-from expunge_service.api.console.visit import PageContext, Visitor
 from expunge_service.api.http.pagination import NumberCursor
 from expunge_service.api.routes import audit
 from expunge_service.api.types import LARGEST_NUMBER
 from expunge_service.api.views.log import InclusionView, actors_of, inclusion, log_state, own_entries, own_entry
 from expunge_service.audit import NotAuthentic, Signer, leaf_hash, verify_inclusion
+from expunge_service.console.render import HEADERS, PageRoute
+from expunge_service.console.visit import PageContext, Visitor
 from expunge_service.infra.settings import SettingsError
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)

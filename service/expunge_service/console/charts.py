@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from expunge_service.api.console import words
-from expunge_service.api.console.plots import Frame, Plot, Tick, spread, steps, whole_steps
+from expunge_service.console import words
+from expunge_service.console.plots import Frame, Plot, Tick, spread, steps, whole_steps
 from expunge_service.infra.time import DAY_SECONDS, SECOND, instant
 
 DAY = DAY_SECONDS * SECOND

@@ -7,10 +7,6 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from expunge_service.access import Scope
-from expunge_service.api.console import charts
-from expunge_service.api.console.render import PageRoute
-from expunge_service.api.console.visit import PageContext, Visitor
-from expunge_service.api.console.ways import NextStep, ways
 from expunge_service.api.views.consumers import consumer_rows, worst_first
 from expunge_service.api.views.log import log_state
 from expunge_service.api.views.models import model_rows
@@ -18,6 +14,10 @@ from expunge_service.api.views.overview import FIGURES, deadlines, figures, late
 from expunge_service.api.views.processes import processes
 from expunge_service.api.views.requests import DeletionRequestView, changes_soon, request_views
 from expunge_service.api.views.selection import ROWS, page_of
+from expunge_service.console import charts
+from expunge_service.console.render import PageRoute
+from expunge_service.console.visit import PageContext, Visitor
+from expunge_service.console.ways import NextStep, ways
 from expunge_service.infra.db import now
 from expunge_service.infra.time import HOUR_SECONDS
 from expunge_service.requests import Status

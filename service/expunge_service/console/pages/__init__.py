@@ -1,6 +1,6 @@
 """The pages' addresses, one file a page. Each asks for a session; what its key may not read is not on the page."""
 
-from expunge_service.api.console.pages import (
+from expunge_service.console.pages import (
     audit,
     certificate,
     consumers,

@@ -12,10 +12,6 @@ from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import StreamingResponse
 
 from expunge_service.access import Scope
-from expunge_service.api.console.acts import ACTS
-from expunge_service.api.console.forms import Form, field
-from expunge_service.api.console.render import HEADERS, PageRoute
-from expunge_service.api.console.visit import PageContext, Visitor
 from expunge_service.api.problems import ApiProblem, not_found
 from expunge_service.api.views.models import model_names
 from expunge_service.api.views.requests import DeletionRequestView, request_views
@@ -30,6 +26,10 @@ from expunge_service.api.views.selection import (
     count,
     page_of,
 )
+from expunge_service.console.acts import ACTS
+from expunge_service.console.forms import Form, field
+from expunge_service.console.render import HEADERS, PageRoute
+from expunge_service.console.visit import PageContext, Visitor
 from expunge_service.infra.db import now
 from expunge_service.infra.time import rfc_3339
 from expunge_service.requests import Reason, Regulation, RequestRefused, Status

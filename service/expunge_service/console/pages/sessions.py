@@ -10,12 +10,12 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, RedirectResponse
 
 from expunge_service.access import begin_session, end_session, use_link
-from expunge_service.api.console.forms import Form, field
-from expunge_service.api.console.render import HEADERS, PageRoute, login_page
-from expunge_service.api.console.visit import Visitor
 from expunge_service.api.cookies import drop_cookie, set_cookie
 from expunge_service.api.dependencies import Running, known
 from expunge_service.api.problems import not_found
+from expunge_service.console.forms import Form, field
+from expunge_service.console.render import HEADERS, PageRoute, login_page
+from expunge_service.console.visit import Visitor
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _STATIC = {

@@ -8,13 +8,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from expunge_service.access import Scope
-from expunge_service.api.console.render import PageRoute
-from expunge_service.api.console.visit import Visitor
 from expunge_service.api.problems import ApiProblem
 from expunge_service.api.views.dossier import counts, published
 from expunge_service.api.views.log import log_state
 from expunge_service.api.views.selection import ListFilter, all_of
 from expunge_service.audit import Signer, compare_log
+from expunge_service.console.render import PageRoute
+from expunge_service.console.visit import Visitor
 from expunge_service.infra.db import now
 from expunge_service.infra.time import instant
 

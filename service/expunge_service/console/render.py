@@ -14,10 +14,10 @@ from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from starlette.routing import Match
 
-from expunge_service.api.console import plots, words
-from expunge_service.api.console.forms import Fields, field, sent, typed
-from expunge_service.api.console.places import places
 from expunge_service.api.problems import ApiProblem, not_found
+from expunge_service.console import plots, words
+from expunge_service.console.forms import Fields, field, sent, typed
+from expunge_service.console.places import places
 from expunge_service.infra.db import Busy
 from expunge_service.requests import RequestRefused
 

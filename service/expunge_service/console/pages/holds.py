@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from expunge_service.api.console.forms import Form, field, filled
-from expunge_service.api.console.render import PageRoute
-from expunge_service.api.console.visit import Visitor
 from expunge_service.api.http.pagination import MomentCursor
 from expunge_service.api.routes.requests import holds
+from expunge_service.console.forms import Form, field, filled
+from expunge_service.console.render import PageRoute
+from expunge_service.console.visit import Visitor
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from expunge_service.api.console.forms import Form, field, filled
-from expunge_service.api.console.render import PageRoute
-from expunge_service.api.console.visit import Visitor
 from expunge_service.api.http.pagination import MomentCursor
 from expunge_service.api.routes import webhooks
 from expunge_service.api.types import RequestId
+from expunge_service.console.forms import Form, field, filled
+from expunge_service.console.render import PageRoute
+from expunge_service.console.visit import Visitor
 from expunge_service.requests import WebhookEvent
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)

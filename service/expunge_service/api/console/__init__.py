@@ -1,1 +1,0 @@
-"""The status page: server-rendered, readable without JavaScript, live with it."""
