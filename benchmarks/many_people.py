@@ -29,8 +29,8 @@ from benchmarks.crowd import CONVERGED, called, cpu, one_thread, write_crowd
 from expunge_service.audit import Signer
 from expunge_service.certificates import verify
 from expunge_service.infra.db import Database
-from expunge_service.infra.files import Store
 from expunge_service.infra.migrate import migrate
+from expunge_service.infra.stores import Store
 from expunge_service.infra.tables import Certificate, Version
 from expunge_workers.app import Worker
 from expunge_workers.scheduler.run import open_scheduler

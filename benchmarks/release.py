@@ -24,9 +24,9 @@ from sqlalchemy import event, func, select
 import expunge_workers.update.run
 from benchmarks.crowd import cpu, one_thread, write_crowd
 from expunge_service.infra.db import Database, now
-from expunge_service.infra.files import Store
 from expunge_service.infra.migrate import migrate
 from expunge_service.infra.settings import Settings, ensure_secrets
+from expunge_service.infra.stores import Store
 from expunge_service.infra.tables import Model, PhaseSeconds, Task
 from expunge_service.models import register
 from expunge_service.queue import Deletions, claim

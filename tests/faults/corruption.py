@@ -24,7 +24,7 @@ from expunge_service.app import create_app
 from expunge_service.audit import verification
 from expunge_service.audit.signed_note import NotAuthentic, Signer
 from expunge_service.infra.db import Database
-from expunge_service.infra.files import Damaged
+from expunge_service.infra.stores import Damaged
 from expunge_service.infra.tables import StoredVector, Task, TreeHead
 from expunge_workers.scheduler.run import open_scheduler
 from expunge_workers.storage import private_state

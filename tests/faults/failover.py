@@ -27,9 +27,9 @@ from sqlalchemy import func, make_url, select
 from expunge_service.audit.signed_note import Signer
 from expunge_service.cli.checks import examine
 from expunge_service.infra.db import Busy, Database, now
-from expunge_service.infra.files import StoredFile
 from expunge_service.infra.pseudonyms import new_id
 from expunge_service.infra.settings import Settings
+from expunge_service.infra.stores import StoredFile
 from expunge_service.infra.tables import Certificate, Generation, Model, TreeHead, Version
 from expunge_service.models import model_lease
 from expunge_service.models.restore_guard import PutBack

@@ -27,8 +27,9 @@ from sqlalchemy import make_url, select, text
 from expunge_service.access.api_keys import Scope, create_key
 from expunge_service.app import create_app
 from expunge_service.infra.db import Database
-from expunge_service.infra.files import DiskFolder, Files, Store
+from expunge_service.infra.files import DiskFolder, Files
 from expunge_service.infra.settings import Settings
+from expunge_service.infra.stores import Store
 from expunge_service.infra.tables import DeletionRequest
 from expunge_workers.scheduler.run import open_scheduler
 from tests.faults.crowd import copy_recipes

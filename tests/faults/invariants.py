@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from expunge_service.infra.db import Database
-from expunge_service.infra.files import Damaged, Store
+from expunge_service.infra.stores import Damaged, Store
 from expunge_service.infra.tables import (
     AuditEntry,
     BudgetEntry,

@@ -15,9 +15,9 @@ from expunge_service.audit import verification
 from expunge_service.audit.log import newest_head, signed_size
 from expunge_service.audit.signed_note import NotAuthentic, Signer
 from expunge_service.infra.db import Busy, Database
-from expunge_service.infra.files import Store
 from expunge_service.infra.pseudonyms import Pepper, subject_digest
 from expunge_service.infra.settings import Settings
+from expunge_service.infra.stores import Store
 from expunge_service.infra.tables import (
     AuditEntry,
     DeletionRequest,

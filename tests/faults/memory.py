@@ -20,7 +20,8 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.pool import StaticPool
 
 from expunge_service.infra.db import Database, tell_sqlite
-from expunge_service.infra.files import Damaged, DiskFolder, Store, StoredFile
+from expunge_service.infra.files import DiskFolder
+from expunge_service.infra.stores import Damaged, Store, StoredFile
 from expunge_service.infra.time import DAY_SECONDS, SECOND
 
 _UNIX_EPOCH = 2440587.5  # as a Julian day

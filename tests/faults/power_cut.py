@@ -19,7 +19,8 @@ from sqlalchemy import event, select
 from sqlalchemy.orm import Session
 
 from expunge_service.audit.witness import UPDATES
-from expunge_service.infra.files import DIGEST, MARK, Damaged, DiskFolder, Store
+from expunge_service.infra.files import MARK, DiskFolder
+from expunge_service.infra.stores import DIGEST, Damaged, Store
 from expunge_service.infra.tables import Version
 from expunge_service.models.figures import FIGURES
 from expunge_workers.scheduler.run import open_scheduler

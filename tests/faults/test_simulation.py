@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from expunge_service.infra.broker.notify import notify_one
 from expunge_service.infra.db import now
-from expunge_service.infra.files import Damaged
+from expunge_service.infra.stores import Damaged
 from expunge_service.infra.tables import Model
 from expunge_service.requests import near_misses
 from expunge_workers.scheduler import replay

@@ -18,9 +18,10 @@ from expunge_service.audit.log import newest_head
 from expunge_service.audit.signed_note import Signer
 from expunge_service.audit.witness import Witness
 from expunge_service.infra.broker.notify import notify
-from expunge_service.infra.files import Folder, folder_at
+from expunge_service.infra.files import Folder
 from expunge_service.infra.pseudonyms import subject_digest
 from expunge_service.infra.settings import Settings, session_key
+from expunge_service.infra.stores import folder_at
 from expunge_service.infra.tables import DeletionRequest, Hold, Membership, Model, Removal, WebhookEndpoint
 from expunge_service.models.restore_guard import confirm
 from expunge_service.queue import Preparation, Work

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from expunge_service.infra.files import MARK, DiskFolder, Store
+from expunge_service.infra.files import MARK, DiskFolder
+from expunge_service.infra.stores import Store
 
 
 def root_of(store: Store) -> Path:

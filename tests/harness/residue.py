@@ -17,8 +17,8 @@ import redis
 import torch
 from sqlalchemy import select
 
-from expunge_service.infra.files import Store
 from expunge_service.infra.pseudonyms import Pepper, subject_digest
+from expunge_service.infra.stores import Store
 from expunge_service.infra.tables import Model, StoredVector, Version
 from expunge_service.infra.tenants import DEFAULT_TENANT
 from expunge_workers.storage.encryption import Sealer

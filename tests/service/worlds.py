@@ -11,8 +11,8 @@ from expunge_client.spelling import looks
 from expunge_service.api.dependencies import Service
 from expunge_service.audit.witness import DRAFT, Witness, version_file
 from expunge_service.infra.db import now
-from expunge_service.infra.files import Store
 from expunge_service.infra.pseudonyms import look_number, new_id, person_number, sample_digest, subject_digest
+from expunge_service.infra.stores import Store
 from expunge_service.infra.tables import Generation, Membership, Model, Spelling, Version
 from expunge_service.models.generations import open_generation
 from expunge_service.requests.near_misses import SPELLINGS, Written

@@ -20,8 +20,8 @@ from expunge_service.audit.signed_note import Verifier
 from expunge_service.certificates.envelope import verify
 from expunge_service.certificates.statement import REPLACED
 from expunge_service.infra.db import Database
-from expunge_service.infra.files import Store
 from expunge_service.infra.migrate import migrate
+from expunge_service.infra.stores import Store
 from expunge_workers.storage.key_store import KeyStore
 from tests.faults.invariants import broken, left_behind, uncertified, unfinished, unreadable
 from tests.harness.hosts import ROLES, Hosts, hosts

@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from expunge_service.infra.files import Damaged
+from expunge_service.infra.stores import Damaged
 from expunge_service.infra.tables import AuditEntry, Certificate, Erasure, Membership, StoredVector
 from expunge_service.requests.reasons import Reason
 from expunge_workers.scheduler.run import open_scheduler

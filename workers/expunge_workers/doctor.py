@@ -18,10 +18,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from expunge_service.cli.checks import Finding, by_reason, lacks_file
 from expunge_service.infra.db import Busy, Database
-from expunge_service.infra.files import Store
 from expunge_service.infra.migrate import SchemaState, schema_state
 from expunge_service.infra.pseudonyms import Pepper
 from expunge_service.infra.settings import Settings, SettingsError
+from expunge_service.infra.stores import Store
 from expunge_service.infra.tenants import DEFAULT_TENANT, recipes_of
 from expunge_service.models import is_other_module, is_with_rows, locate, serving
 from expunge_service.queue import forgotten, threads_of_workers

@@ -184,7 +184,7 @@ def _scheduler(settings: Settings, limits: Limits) -> int:
 def _restore(settings: Settings, limits: Limits, exports: list[Path]) -> int:
     """Print the report as JSON to standard output, or the reason for a refusal to standard error."""
     from expunge_service.audit import NotAuthentic  # noqa: PLC0415
-    from expunge_service.infra.files import Damaged  # noqa: PLC0415
+    from expunge_service.infra.stores import Damaged  # noqa: PLC0415
     from expunge_workers.scheduler.restore import restore  # noqa: PLC0415
     from expunge_workers.storage import Storage  # noqa: PLC0415
 

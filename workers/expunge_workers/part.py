@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from expunge_service.infra.files import Damaged
+from expunge_service.infra.stores import Damaged
 from expunge_workers.runtime import drain
 from expunge_workers.runtime.build import sealed
 from expunge_workers.runtime.engine import ASK_SECONDS, DIFFERS, UNASKED_SECONDS, EngineDiffers

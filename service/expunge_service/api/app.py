@@ -22,11 +22,11 @@ from expunge_service.api.routes.requests import batches, certificates, deletion_
 from expunge_service.api.traffic import Measured
 from expunge_service.infra.actors import Called
 from expunge_service.infra.db import Busy, Database
-from expunge_service.infra.files import folder_at
 from expunge_service.infra.limits import LIMITS, Limits
 from expunge_service.infra.logging import configure
 from expunge_service.infra.pseudonyms import Pepper
 from expunge_service.infra.settings import API_SECRETS, Settings, ensure_secrets, session_key
+from expunge_service.infra.stores import folder_at
 from expunge_service.infra.tracing import NO_TELEMETRY, Traced, export_spans
 
 

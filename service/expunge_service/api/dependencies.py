@@ -30,11 +30,11 @@ from expunge_service.api.problems import ApiProblem, Error
 from expunge_service.api.traffic import Traffic
 from expunge_service.infra.actors import Actor, act_for
 from expunge_service.infra.db import Busy, Database
-from expunge_service.infra.files import Store
 from expunge_service.infra.group_commit import GroupCommit
 from expunge_service.infra.limits import Limits
 from expunge_service.infra.pseudonyms import Pepper
 from expunge_service.infra.settings import Settings
+from expunge_service.infra.stores import Store
 from expunge_service.models import Guard, Verdict, Watch, restore_waits
 
 if TYPE_CHECKING:

@@ -19,12 +19,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from expunge_service.access import Scope, check_pepper, check_places, place_name
 from expunge_service.infra.broker.login import LoginRefused, Silent, log_in
 from expunge_service.infra.db import Busy, Database, now
-from expunge_service.infra.files import filesystem_of, folder_at
+from expunge_service.infra.files import filesystem_of
 from expunge_service.infra.limits import LIMITS, Limits
 from expunge_service.infra.migrate import SchemaState, schema_state
 from expunge_service.infra.pseudonyms import Pepper
 from expunge_service.infra.python import PYTHON
 from expunge_service.infra.settings import SECRETS, Settings, SettingsError, read_secret
+from expunge_service.infra.stores import folder_at
 from expunge_service.infra.tables import Certificate, Generation, Heartbeat, Model, Task
 from expunge_service.infra.time import ALIVE_SECONDS, SECOND
 from expunge_service.models import Guard, PutBack, candidate_of, is_other_module, old_forms

@@ -6,8 +6,8 @@ from expunge_service.access import check_places
 from expunge_service.audit import Signer, Verifier, keep_handovers, newest_key, rotate_signing_key
 from expunge_service.cli.commands.keys import open_database
 from expunge_service.cli.errors import told
-from expunge_service.infra.files import folder_at
 from expunge_service.infra.settings import Settings, adopt_secret, next_secret
+from expunge_service.infra.stores import folder_at
 
 
 @told()

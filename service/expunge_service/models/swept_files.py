@@ -12,7 +12,7 @@ from sqlalchemy import bindparam, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from expunge_service.infra.db import Database, batches, now
-from expunge_service.infra.files import DIGEST, Store
+from expunge_service.infra.stores import DIGEST, Store
 from expunge_service.infra.tables import SweptFile, Version
 
 UNPURGED = ("current", "retired")

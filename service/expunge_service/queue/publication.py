@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from expunge_service import requests
 from expunge_service.audit import Contradicted, charge, record, recorded_at
 from expunge_service.infra.db import Database, batches, log_after_commit
-from expunge_service.infra.files import StoredFile
+from expunge_service.infra.stores import StoredFile
 from expunge_service.infra.tables import Erasure, Generation, Membership, Model, PhaseSeconds, Removal, Version
 from expunge_service.infra.time import HOUR_SECONDS, SECOND, time_bucket
 from expunge_service.models import (

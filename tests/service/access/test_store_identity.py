@@ -11,8 +11,9 @@ import pytest
 
 from expunge_service.access.store_identity import check_places, claim_places
 from expunge_service.infra.db import Busy, Database
-from expunge_service.infra.files import MARK, DiskFolder, folder_at
+from expunge_service.infra.files import MARK, DiskFolder
 from expunge_service.infra.settings import SettingsError
+from expunge_service.infra.stores import folder_at
 from tests.harness.databases import MakeDatabase, sqlite_databases, sqlite_template
 
 Make = Callable[[str], Database]

@@ -23,8 +23,8 @@ from expunge_service.audit.signed_note import Handover, NotAuthentic, Signer, Ve
 from expunge_service.audit.succession import ROTATED, Succession, signatures, successions, trusted_keys
 from expunge_service.audit.verification import verify
 from expunge_service.cli.commands.processes import prepare
-from expunge_service.infra.files import folder_at
 from expunge_service.infra.settings import SettingsError
+from expunge_service.infra.stores import folder_at
 from expunge_service.infra.tables import AuditEntry
 from tests.harness import log_tree
 from tests.service.audit.test_audit import download, grow

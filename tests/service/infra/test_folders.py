@@ -11,8 +11,9 @@ import pytest
 
 from expunge_service.audit.witness import Epoch, Witness, WitnessedHead, WitnessedVersion
 from expunge_service.infra import files
-from expunge_service.infra.files import MARK, Damaged, DiskFolder, Folder, Store, folder_at
+from expunge_service.infra.files import MARK, DiskFolder, Folder
 from expunge_service.infra.settings import Settings, SettingsError
+from expunge_service.infra.stores import Damaged, Store, folder_at
 from tests.harness.s3 import S3, silent
 
 LARGE = bytes(range(256)) * 8192

@@ -9,7 +9,8 @@ from typing import BinaryIO
 
 import pytest
 
-from expunge_service.infra.files import Damaged, DiskFolder, Files, Store
+from expunge_service.infra.files import DiskFolder, Files
+from expunge_service.infra.stores import Damaged, Store
 from tests.harness.files import path_in, root_of
 from tests.harness.powercut import Recorded, states_after_power_cut
 

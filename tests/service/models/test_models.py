@@ -14,7 +14,7 @@ from sqlalchemy import select
 from expunge_service.api.dependencies import Service
 from expunge_service.audit.log import charge
 from expunge_service.infra.db import now
-from expunge_service.infra.files import Store, folder_at
+from expunge_service.infra.stores import Store, folder_at
 from expunge_service.infra.tables import AuditEntry, Generation, Model
 from expunge_service.models.figures import FIGURES
 from expunge_service.models.registration import register

@@ -9,7 +9,8 @@ from typing import Any, BinaryIO
 import pytest
 
 from expunge_service.infra.db import Busy
-from expunge_service.infra.files import DiskFolder, Files, Store
+from expunge_service.infra.files import DiskFolder, Files
+from expunge_service.infra.stores import Store
 from expunge_service.infra.tables import Model, Removal
 from expunge_service.queue import HALVE_AFTER
 from expunge_workers.app import Worker

@@ -13,7 +13,7 @@ from sqlalchemy import event
 
 from expunge_service.audit.log import Overspent, charge
 from expunge_service.audit.witness import Witness
-from expunge_service.infra.files import folder_at
+from expunge_service.infra.stores import folder_at
 from expunge_service.infra.tables import BudgetEntry, Generation, Removal
 from expunge_service.queue import Deletions, claim
 from expunge_workers.runtime.heartbeat import HeartbeatSender

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from expunge_service.infra.files import Damaged
 from expunge_service.infra.settings import SettingsError
+from expunge_service.infra.stores import Damaged
 from expunge_workers import doctor, part
 from expunge_workers.runtime import drain, engine
 from expunge_workers.runtime.part_files import PartFiles, delete_unasked

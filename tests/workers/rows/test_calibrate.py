@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from expunge_service.infra.files import Damaged
 from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.stores import Damaged
 from expunge_service.infra.tables import AuditEntry, CalibrationOrder, Generation
 from expunge_workers.guarantee import statements
 from expunge_workers.runtime.worlds import readers

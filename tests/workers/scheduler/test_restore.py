@@ -36,8 +36,8 @@ from expunge_service.cli import log_check
 from expunge_service.cli.checks import examine as doctor
 from expunge_service.cli.commands.backups import restore as command
 from expunge_service.infra.db import now
-from expunge_service.infra.files import Damaged
 from expunge_service.infra.pseudonyms import subject_digest
+from expunge_service.infra.stores import Damaged
 from expunge_service.infra.tables import (
     AuditEntry,
     BudgetEntry,

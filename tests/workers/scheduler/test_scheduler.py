@@ -12,7 +12,7 @@ from sqlalchemy import select
 from expunge_service.audit import Witness
 from expunge_service.infra.broker.notify import notify, publisher
 from expunge_service.infra.db import Busy, Database, now
-from expunge_service.infra.files import Store
+from expunge_service.infra.stores import Store
 from expunge_service.infra.tables import Erasure, IdempotencyKey, Model, TreeHead, Version
 from expunge_service.queue import Deletions
 from expunge_workers.scheduler import run

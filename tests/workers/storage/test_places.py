@@ -12,8 +12,9 @@ from fastapi.testclient import TestClient
 
 from expunge_service.app import create_app
 from expunge_service.cli.checks import examine
-from expunge_service.infra.files import DiskFolder, folder_at
+from expunge_service.infra.files import DiskFolder
 from expunge_service.infra.settings import Settings, SettingsError
+from expunge_service.infra.stores import folder_at
 from expunge_service.infra.tables import Certificate, Erasure
 from expunge_workers.scheduler.run import open_scheduler
 from expunge_workers.storage import erase_due

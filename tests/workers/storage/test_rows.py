@@ -12,7 +12,7 @@ import pytest
 import torch
 from sqlalchemy import event
 
-from expunge_service.infra.files import Damaged
+from expunge_service.infra.stores import Damaged
 from expunge_service.infra.tables import StoredVector
 from expunge_service.models.vectors import write_vectors
 from expunge_workers.storage import private_state

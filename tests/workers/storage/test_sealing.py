@@ -6,7 +6,7 @@ import secrets
 
 import pytest
 
-from expunge_service.infra.files import Damaged
+from expunge_service.infra.stores import Damaged
 from expunge_workers.storage.encryption import NONCE_BYTES, TAG_BYTES, Sealer, new_key
 
 SIZES = [0, 1, 15, 16, 17, 1 << 20, (3 << 20) + 5]

@@ -23,9 +23,9 @@ from expunge_service.app import create_app
 from expunge_service.audit.log import integrate
 from expunge_service.audit.signed_note import NotAuthentic, Signer
 from expunge_service.certificates import issue_due
-from expunge_service.infra.files import Damaged
 from expunge_service.infra.pseudonyms import Pepper, rows_digest, subject_digest
 from expunge_service.infra.settings import Settings
+from expunge_service.infra.stores import Damaged
 from expunge_service.infra.tables import (
     AuditEntry,
     Certificate,

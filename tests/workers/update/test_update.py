@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from sqlalchemy import select
 
-from expunge_service.infra.files import Damaged
+from expunge_service.infra.stores import Damaged
 from expunge_service.infra.tables import (
     AuditEntry,
     BudgetEntry,

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 
 import torch
 
-from expunge_service.infra.files import Damaged
 from expunge_service.infra.settings import SettingsError
+from expunge_service.infra.stores import Damaged
 from expunge_service.requests import Cause, Reason
 from expunge_workers.runtime import drain
 from expunge_workers.runtime.failures import Attributed

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from expunge_service.infra.files import Damaged, Folder, folder_at
+from expunge_service.infra.files import Folder
+from expunge_service.infra.stores import Damaged, folder_at
 from expunge_workers.runtime.jobs import ON_DISK
 from expunge_workers.runtime.world import seal
 from expunge_workers.storage import Sealer

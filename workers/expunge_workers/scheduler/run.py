@@ -38,10 +38,10 @@ from expunge_service.certificates import UNISSUED, issue_due
 from expunge_service.infra.actors import SCHEDULER
 from expunge_service.infra.broker.notify import notify_one, publisher
 from expunge_service.infra.db import NOW, Busy, Database, now
-from expunge_service.infra.files import Store
 from expunge_service.infra.limits import LIMITS, Limits
 from expunge_service.infra.pseudonyms import Pepper
 from expunge_service.infra.settings import Settings, SettingsError, session_key
+from expunge_service.infra.stores import Store
 from expunge_service.infra.tables import (
     DeletionRequest,
     Generation,

@@ -15,7 +15,7 @@ from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from expunge_service.audit import Witness, record, recorded_at
 from expunge_service.infra.db import NOW, Database, batches
-from expunge_service.infra.files import Store
+from expunge_service.infra.stores import Store
 from expunge_service.infra.tables import (
     Certificate,
     Erasure,

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import GCM
 
-from expunge_service.infra.files import Damaged
+from expunge_service.infra.stores import Damaged
 
 KEY_BYTES = 32
 NONCE_BYTES = 12

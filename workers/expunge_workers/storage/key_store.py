@@ -18,9 +18,10 @@ from sqlalchemy import LargeBinary, String, delete, func, insert, select, text, 
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from expunge_service.infra.db import Database, batches
-from expunge_service.infra.files import MARK, Folder, folder_at
+from expunge_service.infra.files import MARK, Folder
 from expunge_service.infra.pseudonyms import new_id
 from expunge_service.infra.settings import Settings
+from expunge_service.infra.stores import folder_at
 from expunge_service.infra.tables import Serial
 from expunge_workers.storage.encryption import new_key
 

@@ -11,8 +11,8 @@ from sqlalchemy import Select, delete, insert, select
 from sqlalchemy.orm import Session
 
 from expunge_service.infra.db import batches, now
-from expunge_service.infra.files import Damaged
 from expunge_service.infra.pseudonyms import digest
+from expunge_service.infra.stores import Damaged
 from expunge_service.infra.tables import TrainedPart
 from expunge_service.infra.time import time_bucket
 from expunge_service.models import drop_parts

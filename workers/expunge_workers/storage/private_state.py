@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from torch import Tensor
 
 from expunge_service.infra.db import BATCH, Database
-from expunge_service.infra.files import Store, StoredFile
+from expunge_service.infra.stores import Store, StoredFile
 from expunge_service.infra.tables import Version
 from expunge_service.models import Row, keys_of, sealed_rows
 from expunge_workers.storage import checkpoint_format

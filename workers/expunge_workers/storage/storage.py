@@ -8,10 +8,10 @@ from functools import cached_property
 from expunge_service.access import Markable, check_pepper, claim_places, place_name
 from expunge_service.infra.actors import WORKER
 from expunge_service.infra.db import Database
-from expunge_service.infra.files import Store
 from expunge_service.infra.migrate import RUN_MIGRATE, SchemaState, schema_state
 from expunge_service.infra.pseudonyms import Pepper
 from expunge_service.infra.settings import Settings, SettingsError, read_secret
+from expunge_service.infra.stores import Store
 from expunge_service.models import Figures, Guard
 from expunge_workers.storage.encryption import Sealer
 from expunge_workers.storage.key_store import KeyStore

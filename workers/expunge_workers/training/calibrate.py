@@ -16,7 +16,7 @@ from typing import Any, Self
 from sqlalchemy import select
 from torch import Tensor
 
-from expunge_service.infra.files import Damaged
+from expunge_service.infra.stores import Damaged
 from expunge_service.infra.tables import CalibrationOrder, Generation
 from expunge_service.queue import Blocked
 from expunge_workers.guarantee.terms import guarantee_from_json

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import torch
 from sqlalchemy.orm import Session
 
-from expunge_service.infra.files import Damaged
 from expunge_service.infra.pseudonyms import new_id
 from expunge_service.infra.settings import Settings
+from expunge_service.infra.stores import Damaged
 from expunge_service.infra.tenants import recipes_of
 from expunge_service.models import Committed, begun_at, forgetting, is_with_rows
 from expunge_service.queue import (

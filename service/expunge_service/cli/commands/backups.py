@@ -20,9 +20,9 @@ from expunge_client.cli.output import USAGE, CommandError, errors, show_facts
 from expunge_service.audit import Contradicted, Witness
 from expunge_service.cli.errors import told
 from expunge_service.infra.db import Database
-from expunge_service.infra.files import folder_at
 from expunge_service.infra.python import PYTHON
 from expunge_service.infra.settings import Settings
+from expunge_service.infra.stores import folder_at
 from expunge_service.infra.tenants import DEFAULT_TENANT
 from expunge_service.models import confirm
 

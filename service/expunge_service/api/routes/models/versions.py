@@ -26,7 +26,7 @@ from expunge_service.api.views.versions import (
     versions_of,
     why_never_again,
 )
-from expunge_service.infra.files import Damaged, Store
+from expunge_service.infra.stores import Damaged, Store
 
 router = APIRouter(tags=["versions"])
 Reader = Annotated[Caller, Depends(require_scope(Scope.MODELS_READ))]
