@@ -229,6 +229,9 @@ def test_a_folder_that_is_closed_is_empty_where_a_package_holds_it(walled: Templ
     assert "__init__.py" in answer["outcome"]
     (answer,) = walled.ask(code, [("recipe", {"folder": str(folder)})], closed=[folder])
     assert answer["outcome"] == []
+    declared = [folder / "py.typed", folder / "__main__.py"]
+    (answer,) = walled.ask(code, [("recipe", {"folder": str(folder)})], more=declared, closed=[folder])
+    assert answer["outcome"] == ["__main__.py", "py.typed"], "what is declared in it, and no more"
     with pytest.raises(ValueError, match="no new root can hide it"):
         draw(WITHOUT_NAMESPACES, closed=[folder])
 

@@ -121,7 +121,8 @@ class Walls:
         opened: real paths of files and folders that can be read and run.
         links: symbolic links that lead to them, and where each leads.
         devices: files that can be read, written and controlled.
-        closed: folders in what is opened that stay empty.
+        closed: folders in what is opened that stay empty, but for ``declared``.
+        declared: real paths of files and folders in a closed one that can be read.
         folder: the only one that can be written to, with ``EMPTY``; behind a new root it is new.
     """
 
@@ -130,6 +131,7 @@ class Walls:
     links: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[str, ...] = DEVICES
     closed: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
     folder: str = FOLDER
 
     @property
@@ -159,7 +161,10 @@ def draw(standing: frozenset[Wall], *, more: Iterable[str | Path] = (), closed: 
     cards = tuple(str(path) for path in sorted(Path("/dev").glob("nvidia*")))
     (libraries, links), (others, more_links) = _libraries(with_cards=bool(cards)), _resolve(more)
     opened = libraries | others
-    walls = Walls(standing, tuple(_outermost(opened)), links | more_links, DEVICES + cards, _covered(opened, closed))
+    covered = _covered(opened, closed)
+    declared = [path for path in _outermost(others) if any(_within(path, folder) for folder in covered)]
+    everything = tuple(_outermost(opened)), links | more_links, DEVICES + cards
+    walls = Walls(standing, *everything, closed=covered, declared=tuple(declared))
     if walls.closed and Wall.ROOT not in standing:
         raise ValueError(f"{walls.closed[0]} lies in a folder that Python reads, and no new root can hide it. Move it.")
     return walls
@@ -339,28 +344,21 @@ def _end_if_alone(alive: int) -> None:
 def _make_root(walls: Walls) -> None:
     """Put a new root in the place of the old one, which is then out of reach."""
     new = TEMPORARY  # a folder that every machine has; what lies in it is bound by descriptors
-    sources = {path: os.open(path, os.O_PATH) for path in walls.opened}
-    sources |= {path: os.open(path, os.O_PATH) for path in walls.devices if Path(path).exists()}
-    folders = {path: stat.S_ISDIR(os.fstat(source).st_mode) for path, source in sources.items()}
+    devices = (path for path in walls.devices if Path(path).exists())
+    sources = {path: os.open(path, os.O_PATH) for path in (*walls.opened, *walls.declared, *devices)}
     _mount_empty(new, "0755")
     for path in (*EMPTY, walls.folder):
         Path(new + path).mkdir(parents=True, exist_ok=True)
         _mount_empty(new + path, "1777")
-    for path in sorted(sources):
-        target = Path(new + path)
-        if folders[path]:
-            target.mkdir(parents=True, exist_ok=True)
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.touch()
-        kernel.mount(f"/proc/self/fd/{sources[path]}", str(target), None, kernel.MS_BIND | kernel.MS_REC)
-        os.close(sources[path])
-        if path not in walls.devices:
-            kernel.make_read_only(str(target), below=True)
-    for path in walls.closed:
-        if Path(new + path).is_dir():
-            _mount_empty(new + path, "0555")
-            kernel.make_read_only(new + path, below=False)
+    for path in sorted(sources.keys() - {*walls.declared}):
+        _bind(sources.pop(path), new + path, read_only=path not in walls.devices)
+    emptied = [path for path in walls.closed if Path(new + path).is_dir()]
+    for path in emptied:
+        _mount_empty(new + path, "0755")
+    for path, source in sorted(sources.items()):
+        _bind(source, new + path, read_only=True)
+    for path in emptied:
+        kernel.make_read_only(new + path, below=False)
     for path, destination in (*walls.links.items(), *LINKS.items()):
         if not os.path.lexists(new + path):
             Path(new + path).parent.mkdir(parents=True, exist_ok=True)
@@ -375,6 +373,19 @@ def _make_root(walls: Walls) -> None:
     kernel.detach("/.old")
     Path("/.old").rmdir()
     kernel.make_read_only("/", below=False)
+
+
+def _bind(source: int, target: str, *, read_only: bool) -> None:
+    """Mount the file or folder of a descriptor, which is closed."""
+    if stat.S_ISDIR(os.fstat(source).st_mode):
+        Path(target).mkdir(parents=True, exist_ok=True)
+    else:
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        Path(target).touch()
+    kernel.mount(f"/proc/self/fd/{source}", target, None, kernel.MS_BIND | kernel.MS_REC)
+    os.close(source)
+    if read_only:
+        kernel.make_read_only(target, below=True)
 
 
 def _mount_empty(target: str, mode: str) -> None:

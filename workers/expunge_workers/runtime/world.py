@@ -433,7 +433,7 @@ def _be_world(task: _Task, channels: Sequence[socket.socket], walls: Walls) -> N
     world, children = os.getpid(), []
     for number, channel in enumerate(channels):
         own = walls.folder if walls.folder == FOLDER else f"{walls.folder}/part-{number}"
-        inner = replace(walls, folder=own, opened=(*walls.opened, folder), closed=())
+        inner = replace(walls, folder=own, opened=(*walls.opened, folder), closed=(), declared=())
         child = os.fork()
         if child == 0:
             _end_with(world)
