@@ -106,6 +106,20 @@ class Reading:
     def processes(self) -> list[ProcessState]:
         return processes(self.session, ALIVE_SECONDS)
 
+    @cached_property
+    def budgets(self) -> list[tuple[tuple[str, str], Generation, list[ModelBudget]]]:
+        """Tenant and name of each model with a live generation, that generation, and its budgets."""
+        rows = (
+            select(*_MODEL, Model.policy, Generation, Version.holdout_accuracy, FirstVersion.holdout_accuracy)
+            .join(Generation, (Generation.id == Model.generation_id) & (Generation.status == "live"))
+            .outerjoin(Version, Version.id == Model.current_id)
+            .outerjoin(FirstVersion, IS_FIRST)
+        )
+        return [
+            ((tenant, model), generation, budgets_of(generation, Policy.from_json(policy), *accuracies))
+            for tenant, model, policy, generation, *accuracies in self.session.execute(rows.where(_STANDS))
+        ]
+
     def age(self, since: int | None) -> float:
         """Seconds since a moment; 0 where there is none."""
         return 0.0 if since is None else (self.at - since) / SECOND
@@ -413,7 +427,7 @@ def _work_units(reading: Reading) -> Rows:
     expunge_budget_updates_left="Updates that the rest of the generation's budget pays for",
 )
 def _epsilon(reading: Reading) -> Rows:
-    for model, generation, _ in _live_generations(reading):
+    for model, generation, _ in reading.budgets:
         budget = gauge(generation)
         if budget is not None and budget.epsilon_spent is not None and budget.epsilon_limit is not None:
             yield *model, budget.epsilon_spent, budget.epsilon_limit, budget.share, budget.left
@@ -426,7 +440,7 @@ def _epsilon(reading: Reading) -> Rows:
     expunge_model_budget_limit="Where the budget ends, or a retrain is advised; no value where nothing ends it",
 )
 def _budgets(reading: Reading) -> Rows:
-    for model, _, budgets in _live_generations(reading):
+    for model, _, budgets in reading.budgets:
         yield from ((*model, budget.kind, budget.used, budget.limit) for budget in budgets)
 
 
@@ -569,18 +583,6 @@ def _audit_log(reading: Reading) -> Rows:
     state = log_state(reading.session)
     verified = None if state["checked_at"] is None else int(state["fault"] is None)
     yield signed_size(reading.session), _seconds(state["checked_at"]), verified
-
-
-def _live_generations(reading: Reading) -> Iterator[tuple[tuple[str, str], Generation, list[ModelBudget]]]:
-    """Yield tenant and name of each model with a live generation, that generation, and its budgets."""
-    rows = (
-        select(*_MODEL, Model.policy, Generation, Version.holdout_accuracy, FirstVersion.holdout_accuracy)
-        .join(Generation, (Generation.id == Model.generation_id) & (Generation.status == "live"))
-        .outerjoin(Version, Version.id == Model.current_id)
-        .outerjoin(FirstVersion, IS_FIRST)
-    )
-    for tenant, model, policy, generation, *accuracies in reading.session.execute(rows.where(_STANDS)):
-        yield (tenant, model), generation, budgets_of(generation, Policy.from_json(policy), *accuracies)
 
 
 def _nearest(at: int) -> ColumnElement[int | None]:
