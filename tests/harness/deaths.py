@@ -20,9 +20,12 @@ _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["pytest", __name__])
 
 
-def crash(point: str, target: Callable[..., object], *arguments: object, **environment: str) -> int | None:
-    """Run a module's function in a separate process that dies at ``point``; return how the process ended."""
-    variables = environment | {DIE_AT: point}
+def crash(point: str | None, target: Callable[..., object], *arguments: object, **environment: str) -> int | None:
+    """Run a module's function in a separate process that dies at ``point``; return how the process ended.
+
+    None: it dies of itself.
+    """
+    variables = environment if point is None else environment | {DIE_AT: point}
     process = _FORKS.Process(target=_run, args=(variables, target, arguments))
     process.start()
     process.join(60)

@@ -241,6 +241,18 @@ def _listening(target: Any, moment: str, listener: Callable[..., None]) -> Itera
         event.remove(target, moment, listener)
 
 
+@contextmanager
+def inside_commit(act: Callable[[], object]) -> Iterator[None]:
+    """Let ``act`` happen while the next COMMIT runs."""
+
+    def commit(session: Session) -> None:
+        session.flush()
+        _soon(session.connection(), act)
+
+    with _listening(Session, "before_commit", commit):
+        yield
+
+
 def _soon(connection: Connection, act: Callable[[], object]) -> None:
     """Let ``act`` happen while COMMIT runs: whether that took effect is then unknown, as after a real crash."""
     driver: Any = connection.connection.driver_connection

@@ -11,7 +11,8 @@ import pytest
 import uvicorn
 from fastapi.testclient import TestClient
 
-from expunge_service.api.http import bodies, serve
+from expunge_service import serve
+from expunge_service.api.http import bodies
 
 Speak = Callable[..., bytes]
 POST = b"POST /v1/keys HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n"

@@ -22,6 +22,7 @@ from expunge_service.infra.migrate import SchemaState, migrate, schema_state
 from expunge_service.infra.settings import SettingsError
 from expunge_service.infra.tables import AuditEntry, Lease, Record
 from tests.harness.deaths import crash
+from tests.harness.seams import die, inside_commit
 
 pytestmark = pytest.mark.both_engines
 
@@ -201,7 +202,7 @@ def test_an_errors_text_carries_no_values(database: Database) -> None:
 
 def write_fifty(url: str) -> None:
     """Write fifty rows, and die inside their commit."""
-    with Database(url).write(crash="api-inside-commit") as session:
+    with inside_commit(die), Database(url).write() as session:
         session.add_all(Lease(name=str(n), token=1, owner="me", expires_at=0) for n in range(50))
     time.sleep(1)
 
@@ -209,7 +210,7 @@ def write_fifty(url: str) -> None:
 @pytest.mark.parametrize("attempt", [0, *(pytest.param(each, marks=pytest.mark.drill) for each in (1, 2))])
 def test_a_death_inside_commit_leaves_all_or_nothing(database: Database, attempt: int) -> None:
     url = database.engine.url.render_as_string(hide_password=False)
-    assert crash("api-inside-commit", write_fifty, url) == -9
+    assert crash(None, write_fifty, url) == -9
     deadline = time.monotonic() + 5
     while True:
         with database.read() as session:
