@@ -116,7 +116,7 @@ def _predicate(completion: Completion, parts: Sequence[_Part]) -> dict[str, Any]
         "records": distinct_records([task for task, _ in completion.done], completion.samples),
         "named": None if named is None else named.to_json(),
         "together": _together(completion, [limit for _, limit in parts]),
-        "commitments": "HMAC-SHA-256, keyed by the opening, over canonical JSON; see service/requests/intake.py",
+        "commitments": "HMAC-SHA-256, keyed by the opening, over canonical JSON; see docs/verify.md",
     }
 
 
