@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from fastapi.testclient import TestClient
 
+from expunge_client.cli.client import Account
 from expunge_service.app import create_app
+from expunge_service.cli.commands import processes
+from expunge_service.infra.db import Database
 from expunge_service.infra.settings import Settings
 from tests.service.conftest import SMALL
 
@@ -31,3 +34,11 @@ def test_a_page_is_not_found_in_the_apis_own_words(api: TestClient, bare: TestCl
 def test_probes_and_metrics_answer(bare: TestClient) -> None:
     assert [bare.get(path).status_code for path in ("/healthz", "/readyz")] == [200, 503]
     assert "expunge_build_info" in bare.get("/metrics").text
+
+
+def test_up_names_no_page(settings: Settings, database: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    account = Account("http://127.0.0.1:8750", "exp_a_b")
+    page = processes._link(settings.model_copy(update={"console": False}), database, account)
+    processes._greet(account, page)
+    printed = capsys.readouterr().out
+    assert page is None and "The page" not in printed and printed.startswith("Expunge runs at http://127.0.0.1:8750")

@@ -270,8 +270,13 @@ def _opens(url: str, key: str) -> bool:
     return answer.status_code != httpx.codes.UNAUTHORIZED
 
 
-def _link(settings: Settings, database: Database, account: Account) -> str:
-    """Return the address of the page: with a log-in link where the service listens on this machine alone."""
+def _link(settings: Settings, database: Database, account: Account) -> str | None:
+    """Return the address of the page: with a log-in link where the service listens on this machine alone.
+
+    None: the API serves no page.
+    """
+    if not settings.console:
+        return None
     try:
         if not ip_address(settings.address[0]).is_loopback:
             return account.url
@@ -284,13 +289,15 @@ def _link(settings: Settings, database: Database, account: Account) -> str:
         return f"{account.url}/#login={make_link(session, session_key(settings), caller.key_id)}"
 
 
-def _greet(account: Account, page: str) -> None:
+def _greet(account: Account, page: str | None) -> None:
     header = f'-H "Authorization: Bearer {account.api_key}"'
     json_header = '-H "Content-Type: application/json"'
     model = '{"name": "digits", "recipe": "digits", "method": "recollection"}'
+    address = [] if page is None else [f"The page: {page}"]
+    if page not in (None, account.url):
+        address.append("  (this link logs you in once, within five minutes, on this machine)")
     lines = [
-        f"The page: {page}",
-        *(["  (this link logs you in once, within five minutes, on this machine)"] if page != account.url else []),
+        *address,
         f"Expunge runs at {account.url} (its calls: {account.url}/openapi.json)",
         f"API key: {account.api_key}",
         "",
