@@ -63,7 +63,7 @@ UPDATE = "expunge_workers.update.run"
 START = "expunge_workers.training.start"
 CALIBRATION = "expunge_workers.training.calibrate:CalibrationUnits.compute"
 PARTS = "expunge_workers.training.keyed_parts:KeyedParts"
-SENDER = "expunge_workers.scheduler"
+SCHEDULER = "expunge_workers.scheduler"
 SEAMS = {
     "api-before-transaction": before("expunge_service.api.intake:take_in"),
     "api-after-request": Seam(When.STATEMENT, "INSERT INTO deletion_requests"),
@@ -121,8 +121,8 @@ SEAMS = {
     "calibration-inside-order": before(CALIBRATION),
     "calibration-after-order": after(CALIBRATION),
     "scheduler-during-purge": before("expunge_service.models.swept_files:note_deleted"),
-    "webhook-before-send": before(f"{SENDER}.webhook_sender:WebhookSender._send"),
-    "webhook-after-send": after(f"{SENDER}.ssrf_guard:Outbound.post"),
+    "webhook-before-send": before(f"{SCHEDULER}.webhook_sender:WebhookSender._send"),
+    "webhook-after-send": after(f"{SCHEDULER}.ssrf_guard:Outbound.post"),
 }
 
 
@@ -156,9 +156,8 @@ def at(name: str, act: Callable[[], object]) -> Iterator[None]:
 @contextmanager
 def _called(seam: Seam, act: Callable[[], object], stack: ExitStack) -> Iterator[None]:
     module_name, _, path = seam.place.partition(":")
-    owner, original = importlib.import_module(module_name), None
     *classes, function = path.split(".")
-    holder: Any = functools.reduce(getattr, classes, owner)
+    holder: Any = functools.reduce(getattr, classes, importlib.import_module(module_name))
     original = inspect.getattr_static(holder, function)
     if seam.when in (When.INSIDE_COMMIT, When.AFTER_COMMIT):
         transaction = threading.local()

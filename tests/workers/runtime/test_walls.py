@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy
 
 from expunge_workers.runtime.walls import EVERY, WITHOUT_NAMESPACES, Wall, Walls, draw, environment
 from tests.workers.runtime.template import Template
@@ -232,6 +233,13 @@ def test_a_folder_that_is_closed_is_empty_where_a_package_holds_it(walled: Templ
     declared = [folder / "py.typed", folder / "__main__.py"]
     (answer,) = walled.ask(code, [("recipe", {"folder": str(folder)})], more=declared, closed=[folder])
     assert answer["outcome"] == ["__main__.py", "py.typed"], "what is declared in it, and no more"
+    outer = Path(sqlalchemy.__file__).parent
+    inner, closed = outer / "dialects", [outer, outer / "dialects" / "sqlite"]
+    calls = [("recipe", {"folder": str(folder)}) for folder in (outer, inner, closed[1])]
+    (all_of_it, *_) = walled.ask(code, calls[:1], closed=closed)
+    assert all_of_it["outcome"] == [], "a closed folder in a closed one"
+    listed = [answer["outcome"] for answer in walled.ask(code, calls, more=[inner], closed=closed)]
+    assert listed[0] == ["dialects"] and "postgresql" in listed[1] and listed[2] == [], "and in a declared one"
     with pytest.raises(ValueError, match="no new root can hide it"):
         draw(WITHOUT_NAMESPACES, closed=[folder])
 

@@ -9,9 +9,9 @@ import expunge_service
 import expunge_workers
 import unlearning
 
-FOLDERS = MATHS, SERVICE, WORKERS, _ = tuple(
-    Path(str(package.__file__)).resolve().parent for package in (unlearning, expunge_service, expunge_workers, expunge)
-)
+PACKAGES = (unlearning, expunge_service, expunge_workers, expunge)
+FOLDERS = tuple(Path(str(package.__file__)).resolve().parent for package in PACKAGES)
+MATHS, SERVICE, WORKERS = FOLDERS[:3]
 EXAMPLES = "expunge.examples"
 """data of ``expunge``, and in a clone a folder beside it"""
 NAMES = frozenset(folder.name for folder in FOLDERS)

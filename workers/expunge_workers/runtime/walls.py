@@ -163,8 +163,14 @@ def draw(standing: frozenset[Wall], *, more: Iterable[str | Path] = (), closed: 
     opened = libraries | others
     covered = _covered(opened, closed)
     declared = [path for path in _outermost(others) if any(_within(path, folder) for folder in covered)]
-    everything = tuple(_outermost(opened)), links | more_links, DEVICES + cards
-    walls = Walls(standing, *everything, closed=covered, declared=tuple(declared))
+    walls = Walls(
+        standing,
+        opened=tuple(_outermost(opened)),
+        links=links | more_links,
+        devices=DEVICES + cards,
+        closed=covered,
+        declared=tuple(declared),
+    )
     if walls.closed and Wall.ROOT not in standing:
         raise ValueError(f"{walls.closed[0]} lies in a folder that Python reads, and no new root can hide it. Move it.")
     return walls
@@ -352,11 +358,10 @@ def _make_root(walls: Walls) -> None:
         _mount_empty(new + path, "1777")
     for path in sorted(sources.keys() - {*walls.declared}):
         _bind(sources.pop(path), new + path, read_only=path not in walls.devices)
-    emptied = [path for path in walls.closed if Path(new + path).is_dir()]
-    for path in emptied:
-        _mount_empty(new + path, "0755")
+    emptied = _empty(walls.closed, new)
     for path, source in sorted(sources.items()):
         _bind(source, new + path, read_only=True)
+    emptied += _empty([path for path in walls.closed if path not in emptied], new)  # in a folder that is declared
     for path in emptied:
         kernel.make_read_only(new + path, below=False)
     for path, destination in (*walls.links.items(), *LINKS.items()):
@@ -386,6 +391,16 @@ def _bind(source: int, target: str, *, read_only: bool) -> None:
     os.close(source)
     if read_only:
         kernel.make_read_only(target, below=True)
+
+
+def _empty(folders: Iterable[str], new: str) -> list[str]:
+    """Cover those of the folders that are there beneath ``new``, parents first; return them."""
+    emptied = []
+    for path in folders:
+        if Path(new + path).is_dir():  # not where its parent was covered before
+            _mount_empty(new + path, "0755")
+            emptied.append(path)
+    return emptied
 
 
 def _mount_empty(target: str, mode: str) -> None:
