@@ -25,18 +25,6 @@ from expunge_service.infra.tables import ActorName, ApiKey, Consent
 from expunge_service.infra.tenants import DEFAULT_TENANT, require_name
 
 _KEYS = ApiKey.__table__.c
-_CALLERS = select(
-    _KEYS.tenant_id,
-    _KEYS.id,
-    _KEYS.scopes,
-    _KEYS.actor_id,
-    _KEYS.origin,
-    _KEYS.revoked_at,
-    _KEYS.expires_at,
-    _KEYS.digest,
-)
-_BY_PREFIX = _CALLERS.where(_KEYS.prefix == bindparam("prefix"))
-_BY_ID = _CALLERS.where(_KEYS.id == bindparam("id"))
 _KEY = re.compile(r"exp_([0-9a-f]{12})_[0-9a-f]{64}")
 
 
@@ -208,6 +196,19 @@ def successor_ends(key: ApiKey, at: int) -> int | None:
     return None if key.expires_at is None else at + key.expires_at - key.created_at
 
 
+_CALLERS = select(
+    _KEYS.tenant_id,
+    _KEYS.id,
+    _KEYS.scopes,
+    _KEYS.actor_id,
+    _KEYS.origin,
+    _KEYS.revoked_at,
+    _KEYS.expires_at,
+    _KEYS.digest,
+)
+_BY_PREFIX = _CALLERS.where(_KEYS.prefix == bindparam("prefix"))
+
+
 def authenticate(session: Session, pepper: Pepper, key: str) -> Caller | None:
     """Return the caller with this key; None for a malformed, unknown, expired or revoked one."""
     shape = _KEY.fullmatch(key)
@@ -215,6 +216,9 @@ def authenticate(session: Session, pepper: Pepper, key: str) -> Caller | None:
     # compared even where there is no such prefix, so that the time taken reveals nothing
     right = agrees(pepper, "api-key", key, row.digest if row else "0" * 64)
     return _caller(session, row) if right else None
+
+
+_BY_ID = _CALLERS.where(_KEYS.id == bindparam("id"))
 
 
 def caller_of(session: Session, key_id: str) -> Caller | None:

@@ -21,9 +21,6 @@ from expunge_service.infra.tables import AuditEntry, BudgetEntry, Generation, Tr
 from unlearning.accounting.budget import Overspent
 
 _LOG_LOCK = 0x6578_7075_6E68
-
-
-_APPEND = insert(AuditEntry.__table__)
 NAMED_IN_ONE_ENTRY = 500
 """requests that an entry names at most, because each check of a proof hashes all of its text"""
 UNSIGNED = ""
@@ -51,6 +48,9 @@ def record(
     ``facts`` are JSON values. People appear in them by keyed digest, never by name.
     """
     record_entries(session, [entry(session, tenant_id, kind, request_id=request_id, model_id=model_id, **facts)])
+
+
+_APPEND = insert(AuditEntry.__table__)
 
 
 def record_entries(session: Session, entries: Sequence[Mapping[str, Any]]) -> None:
@@ -131,15 +131,11 @@ def charge(session: Session, generation_id: int, version_id: str | None, units: 
 
 NODES_AT_ONCE = 500
 """that one query asks for"""
-
-
 LOG_WAITS = (
     select(AuditEntry.id).where(AuditEntry.log_index.is_(None)).exists()
     | select(TreeHead.note == UNSIGNED).order_by(TreeHead.size.desc()).limit(1).scalar_subquery()
 )
 """whether entries wait for their place in the log, or its newest head for its signature"""
-
-_NEWEST_HEAD = select(TreeHead).where(TreeHead.note != UNSIGNED).order_by(TreeHead.size.desc()).limit(1)
 
 
 def extend(database: Database, signer: Signer, witness: Witness, limit: int = 500) -> int:
@@ -262,6 +258,9 @@ def _sign(session: Session, signer: Signer, size: int, root: str) -> None:
     if head.note == UNSIGNED:
         head.note = signer.checkpoint(size, bytes.fromhex(root))
         session.flush()
+
+
+_NEWEST_HEAD = select(TreeHead).where(TreeHead.note != UNSIGNED).order_by(TreeHead.size.desc()).limit(1)
 
 
 def newest_head(session: Session) -> TreeHead | None:

@@ -15,7 +15,6 @@ from expunge_service.models.retrain_plan import SECONDS, measured_seconds, measu
 from expunge_service.requests import ModelTask, Reason, Regulation, shorter_than
 from unlearning.accounting.policy import REPAIR, Policy, batch_by_rule
 
-_TRAINED = select(Generation.id, SECONDS).where(Generation.id.in_(bindparam("generations", expanding=True)))
 YEAR_SECONDS = 365 * DAY_SECONDS
 
 
@@ -25,6 +24,9 @@ def policy_with_batch(model: Model, generation: Generation) -> Policy:
     if policy.batch is not None:
         return policy
     return replace(policy, batch=batch_by_rule(_repeats(generation), measured_work(generation)))
+
+
+_TRAINED = select(Generation.id, SECONDS).where(Generation.id.in_(bindparam("generations", expanding=True)))
 
 
 def done_at(session: Session, tasks: Iterable[ModelTask]) -> dict[str, int]:

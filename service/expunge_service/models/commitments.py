@@ -69,35 +69,6 @@ _MEMBER: ColumnElement[str] = (
 _BLOCK = MembershipBlock.__table__
 _HERE = _BLOCK.c.generation_id == bindparam("generation")
 _NAMED = _BLOCK.c.prefix.in_(bindparam("names", expanding=True))
-_BLOCKS = (
-    select(_BLOCK.c.made_by, _BLOCK.c.prefix, _BLOCK.c.digest)
-    .where(_HERE, _BLOCK.c.made_by.in_(bindparam("kinds", expanding=True)))
-    .order_by(_BLOCK.c.made_by, _BLOCK.c.prefix)
-)
-_ADD_BLOCKS = insert(_BLOCK)
-_DROP_MARKED = delete(_BLOCK).where(_HERE, _BLOCK.c.made_by == MARK, _NAMED)
-_MARKS = select(Removal.position, Removal.version_id).order_by(Removal.position)
-_MARKS_WITHIN = _MARKS.where(
-    Removal.generation_id == bindparam("generation"),
-    Removal.position.between(bindparam("first"), bindparam("last")),
-)
-_HELD_OUT = (
-    select(HoldoutPerson.subject_digest)
-    .where(HoldoutPerson.generation_id == bindparam("generation"))
-    .order_by(HoldoutPerson.subject_digest)
-)
-_LINES = {
-    by: select(_MEMBER)
-    .where(Membership.generation_id == bindparam("generation"), column >= bindparam("first"), column < bindparam("end"))
-    .order_by(column, Membership.position, Membership.subject_digest)
-    for by, column in _COLUMNS.items()
-}
-_PLACES = {
-    by: select(column, Membership.position).where(
-        Membership.generation_id == bindparam("generation"), column.in_(bindparam("names", expanding=True))
-    )
-    for by, column in _COLUMNS.items()
-}
 Row: TypeAlias = dict[str, int | str]
 Mark: TypeAlias = tuple[int, str]
 """a forgotten sample: its position, and the id of the version that forgot it"""
@@ -115,6 +86,13 @@ class Committed:
     """the same of each block of marks of forgotten samples"""
     written: frozenset[str] = frozenset()
     """blocks of marks that are not stored yet: a version's publication stores them"""
+
+
+_BLOCKS = (
+    select(_BLOCK.c.made_by, _BLOCK.c.prefix, _BLOCK.c.digest)
+    .where(_HERE, _BLOCK.c.made_by.in_(bindparam("kinds", expanding=True)))
+    .order_by(_BLOCK.c.made_by, _BLOCK.c.prefix)
+)
 
 
 def committed(session: Session, pepper: Pepper, generation: Generation) -> Committed:
@@ -141,6 +119,13 @@ def forgetting(
     marks = {**before.marks, **touched}
     tables = {**before.tables, FORGOTTEN: _whole(pepper, FORGOTTEN, generation_id, marks.items())}
     return Committed(before.generation_id, tables, before.memberships, marks, frozenset(touched))
+
+
+_HELD_OUT = (
+    select(HoldoutPerson.subject_digest)
+    .where(HoldoutPerson.generation_id == bindparam("generation"))
+    .order_by(HoldoutPerson.subject_digest)
+)
 
 
 def _committed(
@@ -187,9 +172,15 @@ def block_rows(session: Session, pepper: Pepper, generation_id: int) -> list[Row
     ]
 
 
+_ADD_BLOCKS = insert(_BLOCK)
+
+
 def write_blocks(session: Session, rows: Iterable[Row]) -> None:
     for batch in batches(rows):
         session.execute(_ADD_BLOCKS, batch)
+
+
+_DROP_MARKED = delete(_BLOCK).where(_HERE, _BLOCK.c.made_by == MARK, _NAMED)
 
 
 def write_marked(session: Session, generation_id: int, blocks: Mapping[str, str]) -> None:
@@ -240,6 +231,14 @@ def member_line(position: int, subject: str, sample: str, content: str, holder: 
     return f"{position}|{subject}|{sample}|{content}|{holder}"
 
 
+_PLACES = {
+    by: select(column, Membership.position).where(
+        Membership.generation_id == bindparam("generation"), column.in_(bindparam("names", expanding=True))
+    )
+    for by, column in _COLUMNS.items()
+}
+
+
 def changed_marks(session: Session, pepper: Pepper, tables: Committed, by: str, names: Iterable[str]) -> frozenset[str]:
     """Return those of these people, or samples, with a position in whose block a mark was changed, removed or added.
 
@@ -284,12 +283,21 @@ def _name(block: int) -> str:
     return f"{block:08x}"
 
 
+_MARKS = select(Removal.position, Removal.version_id).order_by(Removal.position)
+
+
 def _marked(session: Session, pepper: Pepper, generation_id: int) -> dict[str, str]:
     """Return the digest of each block of marks by its name, in order, from every mark."""
     marks = _MARKS.where(Removal.generation_id == generation_id)
     read = session.execute(marks.execution_options(yield_per=_AT_ONCE))
     by_block = groupby(((position, version) for position, version in read), key=lambda mark: mark[0] // ROWS)
     return {_name(block): _of_marks(pepper, generation_id, block, part) for block, part in by_block}
+
+
+_MARKS_WITHIN = _MARKS.where(
+    Removal.generation_id == bindparam("generation"),
+    Removal.position.between(bindparam("first"), bindparam("last")),
+)
 
 
 def _marked_in(
@@ -350,6 +358,14 @@ def _computed(
     empty = ("".join(prefix) for prefix in product("0123456789abcdef", repeat=digits))
     blank = {prefix: _block(pepper, generation_id, by, prefix, ()) for prefix in empty if prefix not in found}
     yield from sorted((found | blank).items())
+
+
+_LINES = {
+    by: select(_MEMBER)
+    .where(Membership.generation_id == bindparam("generation"), column >= bindparam("first"), column < bindparam("end"))
+    .order_by(column, Membership.position, Membership.subject_digest)
+    for by, column in _COLUMNS.items()
+}
 
 
 def _lines(session: Session, generation_id: int, by: str, prefix: str) -> Iterable[str]:

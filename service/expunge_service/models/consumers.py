@@ -15,12 +15,6 @@ from expunge_service.infra.time import SECOND
 from expunge_service.requests import ModelTask, Reason, RequestRefused, settle
 
 SILENT_SECONDS = 300
-_REPORTED = (
-    select(Consumer.model_id, Consumer.name, Version.number)
-    .join(Version, Version.id == Consumer.version_id)
-    .where(Consumer.model_id.in_(bindparam("models", expanding=True)))
-    .order_by(Consumer.name)
-)
 
 
 def report_consumer(session: Session, model: Model, name: str, version: Version, actor_id: str) -> Consumer:
@@ -61,6 +55,14 @@ def standing(session: Session, model: Model, version: Version) -> list[dict[str,
         {"name": consumer.name, "version": number, "status": _status(consumer, number, version, at)}
         for consumer, number in session.execute(rows)
     ]
+
+
+_REPORTED = (
+    select(Consumer.model_id, Consumer.name, Version.number)
+    .join(Version, Version.id == Consumer.version_id)
+    .where(Consumer.model_id.in_(bindparam("models", expanding=True)))
+    .order_by(Consumer.name)
+)
 
 
 def left_behind(session: Session, tasks: Collection[ModelTask]) -> dict[str, tuple[str, int]]:

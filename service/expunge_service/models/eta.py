@@ -22,23 +22,6 @@ from unlearning.accounting.policy import Clock, Queue, next_action
 RECENT = 5
 """the last versions of a model; the median of those that are updates counts"""
 _served = aliased(Version)
-_LAST_UPDATES = (
-    select(Version.model_id, func.sum(PhaseSeconds.seconds))
-    .join(Model, Model.id == Version.model_id)
-    .join(_served, _served.id == Model.current_id)
-    .join(PhaseSeconds, PhaseSeconds.version_id == Version.id)
-    .where(Model.id.in_(bindparam("models", expanding=True)))
-    .where(Version.number > _served.number - RECENT, Version.parent_id.is_not(None))
-    .group_by(Version.model_id, Version.id)
-)
-_TRAINED = (select(Generation.model_id, SECONDS, Generation.report["expected_repeats", 0, "share"].as_float())).where(
-    Generation.id.in_(bindparam("generations", expanding=True))
-)
-_CANDIDATES = (
-    select(Generation.model_id, Generation.created_at, Generation.report["eta_seconds"].as_float())
-    .where(Generation.model_id.in_(bindparam("models", expanding=True)), Generation.status == "candidate")
-    .order_by(Generation.id)
-)
 
 
 def expected(session: Session, tasks: Iterable[ModelTask]) -> dict[str, int]:
@@ -91,6 +74,20 @@ def _waits(task: ModelTask) -> bool:
     return served and task.status in ("queued", "running") and task.reason != Reason.AWAITING_CONSUMERS
 
 
+_LAST_UPDATES = (
+    select(Version.model_id, func.sum(PhaseSeconds.seconds))
+    .join(Model, Model.id == Version.model_id)
+    .join(_served, _served.id == Model.current_id)
+    .join(PhaseSeconds, PhaseSeconds.version_id == Version.id)
+    .where(Model.id.in_(bindparam("models", expanding=True)))
+    .where(Version.number > _served.number - RECENT, Version.parent_id.is_not(None))
+    .group_by(Version.model_id, Version.id)
+)
+_TRAINED = (select(Generation.model_id, SECONDS, Generation.report["expected_repeats", 0, "share"].as_float())).where(
+    Generation.id.in_(bindparam("generations", expanding=True))
+)
+
+
 def _update_seconds(session: Session, served: Mapping[str, int | None]) -> dict[str, float]:
     """Return how long an update of each model takes: as its last ones did, or the share of a training that one repeats.
 
@@ -106,6 +103,13 @@ def _update_seconds(session: Session, served: Mapping[str, int | None]) -> dict[
             if share is not None and trained is not None:
                 took[model_id] = share * trained
     return took
+
+
+_CANDIDATES = (
+    select(Generation.model_id, Generation.created_at, Generation.report["eta_seconds"].as_float())
+    .where(Generation.model_id.in_(bindparam("models", expanding=True)), Generation.status == "candidate")
+    .order_by(Generation.id)
+)
 
 
 def _retrained_at(session: Session, model_ids: Collection[str]) -> dict[str, int]:

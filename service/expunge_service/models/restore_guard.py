@@ -51,12 +51,7 @@ FEW, AT_ONCE = 3, 16
 
 UNCONFIRMED = select(Restoration).where(Restoration.confirmed_at.is_(None)).limit(1)
 """the restoration that waits for the operator"""
-_WAITING = select(Restoration.__table__.c.id).where(Restoration.__table__.c.confirmed_at.is_(None)).limit(1)
-_STILL = select(
-    select(Version.id).where(Version.id == bindparam("version")).scalar_subquery(),
-    select(TreeHead.root).where(TreeHead.size == bindparam("size")).scalar_subquery(),
-)
-_ROOT = select(TreeHead.root).where(TreeHead.size == bindparam("size"))
+_SERVED = join(Model, Version, Version.id == Model.current_id)
 _SIGNED = select(TreeHead.size).where(TreeHead.note != UNSIGNED).order_by(TreeHead.size.desc()).limit(1)
 _LOG = select(
     IN_RECOVERY.label("is_standby"),
@@ -65,13 +60,11 @@ _LOG = select(
     _SIGNED.scalar_subquery().label("size"),
     select(TreeHead.root).where(TreeHead.size == _SIGNED.scalar_subquery()).scalar_subquery().label("root"),
 ).subquery()
-_SERVED = join(Model, Version, Version.id == Model.current_id)
 _CURRENT_OF, _STANDING = (
     select(_LOG, Model.id, Model.name, Version.number, Version.id).select_from(outerjoin(_LOG, _SERVED, which))
     for which in (Model.id == bindparam("model"), Model.status.not_in(("retired", "cancelled")))
 )
 """a row of the log's state for each model that is served, or one without a model"""
-_THERE = select(Version.id).where(Version.id.in_(bindparam("ids", expanding=True)))
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 log = logging.getLogger(__name__)
@@ -84,6 +77,9 @@ class PutBack(RuntimeError):
 def unconfirmed(session: Session) -> Restoration | None:
     """Return ``UNCONFIRMED``. None: the service may write."""
     return session.scalars(UNCONFIRMED).one_or_none()
+
+
+_WAITING = select(Restoration.__table__.c.id).where(Restoration.__table__.c.confirmed_at.is_(None)).limit(1)
 
 
 def restore_waits(session: Session) -> bool:
@@ -124,6 +120,14 @@ class Recorded:
     """a restoration waits for the operator"""
     head: WitnessedHead | None
     models: dict[str, tuple[str, WitnessedVersion]]
+
+
+_STILL = select(
+    select(Version.id).where(Version.id == bindparam("version")).scalar_subquery(),
+    select(TreeHead.root).where(TreeHead.size == bindparam("size")).scalar_subquery(),
+)
+_ROOT = select(TreeHead.root).where(TreeHead.size == bindparam("size"))
+_THERE = select(Version.id).where(Version.id.in_(bindparam("ids", expanding=True)))
 
 
 class Guard:

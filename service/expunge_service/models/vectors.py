@@ -15,12 +15,6 @@ from expunge_service.infra.tables import StoredVector
 
 Row: TypeAlias = dict[str, object]
 _VECTORS = StoredVector.__table__
-_DROP = (
-    delete(_VECTORS)
-    .where(_VECTORS.c.generation_id == bindparam("generation"))
-    .where(_VECTORS.c.holder.in_(bindparam("holders", expanding=True)))
-    .returning(_VECTORS.c.key_id)
-)
 
 
 def write_vectors(session: Session, rows: list[Row]) -> None:
@@ -35,6 +29,14 @@ def rewrite_vectors(session: Session, rows: Sequence[Row]) -> None:
     for batch in batches(rows):
         named = [{"generation": row["generation_id"], "whose": row["holder"], "fresh": row["sealed"]} for row in batch]
         session.execute(change, named)
+
+
+_DROP = (
+    delete(_VECTORS)
+    .where(_VECTORS.c.generation_id == bindparam("generation"))
+    .where(_VECTORS.c.holder.in_(bindparam("holders", expanding=True)))
+    .returning(_VECTORS.c.key_id)
+)
 
 
 def drop_vectors(session: Session, generation_id: int, holders: Iterable[str]) -> list[str]:

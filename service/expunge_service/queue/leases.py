@@ -53,25 +53,11 @@ def is_held(name: ColumnElement[str], at: int | ColumnElement[int]) -> ColumnEle
 _PLACE = Model.id == bindparam("model")
 _LEASE = Lease.name == bindparam("lease")
 _FRESH = {"populate_existing": True}
+_LEASES = Lease.__table__
+_EXTENSION: dict[str, Any] = {"expires_at": bindparam("until"), "renewed_at": bindparam("at")}
 _LOCK = (
     select(Model, in_force(NOW), NOW).join(Lease, _LEASE).where(_PLACE).with_for_update().execution_options(**_FRESH)
 )
-_FENCE = select(Model, Lease.token, NOW).join(Lease, _LEASE).where(_PLACE).with_for_update().execution_options(**_FRESH)
-_LEASES = Lease.__table__
-_EXTENSION: dict[str, Any] = {"expires_at": bindparam("until"), "renewed_at": bindparam("at")}
-_TAKE = (
-    update(_LEASES)
-    .where(_LEASES.c.name == bindparam("lease"), ~in_force(bindparam("at")))
-    .values(token=bindparam("new"), owner=bindparam("whose"), **_EXTENSION)
-    .returning(_LEASES.c.name)
-)
-_RENEW = (
-    update(_LEASES)
-    .where(_LEASES.c.name == bindparam("lease"), _LEASES.c.token == bindparam("held"))
-    .values(**_EXTENSION)
-    .returning(_LEASES.c.name)
-)
-_RELEASE = update(_LEASES).where(_LEASES.c.name.in_(bindparam("leases", expanding=True))).values(token=0, **_EXTENSION)
 
 
 def lock(session: Session, model_id: str) -> tuple[Model, bool] | None:
@@ -82,6 +68,9 @@ def lock(session: Session, model_id: str) -> tuple[Model, bool] | None:
     model, held, at = found
     record_at(session, at)
     return model, bool(held)
+
+
+_FENCE = select(Model, Lease.token, NOW).join(Lease, _LEASE).where(_PLACE).with_for_update().execution_options(**_FRESH)
 
 
 def fence(session: Session, lease: TakenLease) -> Model:
@@ -96,6 +85,14 @@ def fence(session: Session, lease: TakenLease) -> Model:
     return model
 
 
+_TAKE = (
+    update(_LEASES)
+    .where(_LEASES.c.name == bindparam("lease"), ~in_force(bindparam("at")))
+    .values(token=bindparam("new"), owner=bindparam("whose"), **_EXTENSION)
+    .returning(_LEASES.c.name)
+)
+
+
 def take(session: Session, name: str, owner: str, at: int, seconds: float) -> TakenLease | None:
     """Take the lease under a token of its own. Return None while another claim has it."""
     lease = TakenLease(name, 1 + secrets.randbits(62))
@@ -103,9 +100,20 @@ def take(session: Session, name: str, owner: str, at: int, seconds: float) -> Ta
     return lease if taken.first() is not None else None
 
 
+_RENEW = (
+    update(_LEASES)
+    .where(_LEASES.c.name == bindparam("lease"), _LEASES.c.token == bindparam("held"))
+    .values(**_EXTENSION)
+    .returning(_LEASES.c.name)
+)
+
+
 def renew(session: Session, lease: TakenLease, at: int, seconds: float) -> bool:
     """Extend the lease by ``seconds`` if it is still this one; return False otherwise."""
     return session.execute(_RENEW, {"held": lease.token, **_extension(lease.name, at, seconds)}).first() is not None
+
+
+_RELEASE = update(_LEASES).where(_LEASES.c.name.in_(bindparam("leases", expanding=True))).values(token=0, **_EXTENSION)
 
 
 def release(session: Session, *names: str, until: int = 0) -> None:

@@ -59,10 +59,6 @@ class Replan(RuntimeError):
 
 log = logging.getLogger(__name__)
 _REMOVE, _ERASE, _TIME = (insert(kind.__table__) for kind in (Removal, Erasure, PhaseSeconds))
-_SAMPLES = select(Membership.sample_digest).where(
-    Membership.generation_id == bindparam("generation"),
-    Membership.position.in_(bindparam("positions", expanding=True)),
-)
 
 
 @dataclass(frozen=True)
@@ -313,6 +309,12 @@ def erase(session: Session, version: Version, generation_id: int, key_ids: Itera
     ]
     for batch in batches(rows):
         session.execute(_ERASE, batch)
+
+
+_SAMPLES = select(Membership.sample_digest).where(
+    Membership.generation_id == bindparam("generation"),
+    Membership.position.in_(bindparam("positions", expanding=True)),
+)
 
 
 def sample_digests(session: Session, generation_id: int, positions: Iterable[int]) -> list[str]:

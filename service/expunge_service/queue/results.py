@@ -50,27 +50,6 @@ from expunge_service.requests import (
 from unlearning.accounting.policy import CompleteWhen, Policy
 
 OPEN = ("queued", "running", "blocked")
-_HAS_TASK = select(Task.id).where(Task.request_id == SuppressionEntry.request_id, Task.model_id == bindparam("model"))
-_NEWCOMERS = (
-    select(SuppressionEntry.request_id)
-    .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
-    .where(SuppressionEntry.tenant_id == bindparam("tenant"), SuppressionEntry.created_at >= bindparam("since"))
-    .where(~_HAS_TASK.exists())
-    .distinct()
-)
-_NEXT = select(
-    PLANNED.exists(),
-    FALLBACK.exists(),
-    select(func.min(Task.not_before))
-    .where(Task.model_id == bindparam("model"), Task.status.in_(("queued", "running")))
-    .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
-    .scalar_subquery(),
-)
-_RESTS = (
-    update(Generation.__table__)
-    .where(Generation.__table__.c.id == bindparam("generation"), Generation.__table__.c.phase.is_not(None))
-    .values(phase=None)
-)
 _NUMBERS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 log = logging.getLogger(__name__)
 
@@ -349,6 +328,16 @@ def end_dry_run(session: Session, model: Model, generation: Generation, found: M
     record(session, model.tenant_id, "retrain.dry_run_ended", **facts, refused="refused" in found)
 
 
+_HAS_TASK = select(Task.id).where(Task.request_id == SuppressionEntry.request_id, Task.model_id == bindparam("model"))
+_NEWCOMERS = (
+    select(SuppressionEntry.request_id)
+    .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
+    .where(SuppressionEntry.tenant_id == bindparam("tenant"), SuppressionEntry.created_at >= bindparam("since"))
+    .where(~_HAS_TASK.exists())
+    .distinct()
+)
+
+
 def queue_newcomers(session: Session, job: Job, model: Model, since: int = 0) -> None:
     """Add a task for every request without one, if its suppression entries name a sample still in the model.
 
@@ -398,6 +387,13 @@ def note_exhaustion(session: Session, model: Model) -> None:
     plan_retrain(session, model)
 
 
+_RESTS = (
+    update(Generation.__table__)
+    .where(Generation.__table__.c.id == bindparam("generation"), Generation.__table__.c.phase.is_not(None))
+    .values(phase=None)
+)
+
+
 def release_claim(session: Session, model: Model, due_at: int | None = None) -> None:
     """Release the model's lease; the next work is due at ``due_at``, or when the next waiting task or retrain is."""
     session.flush()
@@ -405,6 +401,16 @@ def release_claim(session: Session, model: Model, due_at: int | None = None) -> 
     model.due_at = _next_due(session, model) if due_at is None else due_at
     release(session, model_lease(model.id))
     session.flush()
+
+
+_NEXT = select(
+    PLANNED.exists(),
+    FALLBACK.exists(),
+    select(func.min(Task.not_before))
+    .where(Task.model_id == bindparam("model"), Task.status.in_(("queued", "running")))
+    .where(func.coalesce(Task.reason, "").not_in(NOT_FOR_AN_UPDATE))
+    .scalar_subquery(),
+)
 
 
 def _next_due(session: Session, model: Model) -> int | None:

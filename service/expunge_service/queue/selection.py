@@ -151,10 +151,6 @@ def plan(session: Session, job: Deletions, atomic: bool) -> Selection:
 _M, _N = Membership.__table__.alias("m"), Membership.__table__.alias("n")
 _HERE = _N.c.generation_id == bindparam("generation")
 _HOLD = and_(Hold.tenant_id == bindparam("tenant"), Hold.lifted_at.is_(None))
-_GONE = select(Removal.position).where(Removal.generation_id == _M.c.generation_id, Removal.position == _M.c.position)
-_VECTOR = select(StoredVector.holder).where(
-    StoredVector.generation_id == _M.c.generation_id, StoredVector.holder == _M.c.holder
-)
 _NAMED, _HELD = (
     union(*(select(_N.c.position).where(_HERE, which) for which in either))
     for either in (
@@ -167,6 +163,10 @@ _NAMED, _HELD = (
             _N.c.sample_digest.in_(select(Hold.sample_digest).where(_HOLD)),
         ),
     )
+)
+_GONE = select(Removal.position).where(Removal.generation_id == _M.c.generation_id, Removal.position == _M.c.position)
+_VECTOR = select(StoredVector.holder).where(
+    StoredVector.generation_id == _M.c.generation_id, StoredVector.holder == _M.c.holder
 )
 _MEMBERS = (
     select(_M.c.position, _M.c.subject_digest, _M.c.sample_digest, _M.c.holder, _M.c.position.in_(_HELD))

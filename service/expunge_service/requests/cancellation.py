@@ -18,13 +18,6 @@ from expunge_service.requests.tasks_with_models import ModelTask
 
 _BLOCKED_BEFORE = (Reason.LARGE, Reason.NO_WORKER)
 """of tasks that no worker was to claim yet; all other reasons block a task in a claim"""
-_BEING_BUILT = (
-    select(Generation.model_id, Generation.attempts, Generation.manifest, Generation.report)
-    .join(Task, Task.model_id == Generation.model_id)
-    .where(
-        Task.request_id.in_(bindparam("requests", expanding=True)), Generation.status.in_(("preparing", "candidate"))
-    )
-)
 _TOO_LATE = "A worker has begun, or the request is over: it cannot be cancelled any more."
 
 
@@ -90,6 +83,15 @@ def _has_begun(task: Task | ModelTask, training: Collection[str], at: int) -> bo
         return True
     decided = task.not_before <= at and task.reason != Reason.LARGE
     return decided and task.model_id in training
+
+
+_BEING_BUILT = (
+    select(Generation.model_id, Generation.attempts, Generation.manifest, Generation.report)
+    .join(Task, Task.model_id == Generation.model_id)
+    .where(
+        Task.request_id.in_(bindparam("requests", expanding=True)), Generation.status.in_(("preparing", "candidate"))
+    )
+)
 
 
 def _in_training(session: Session, requests: Collection[str]) -> frozenset[str]:

@@ -25,13 +25,6 @@ _PLACES = and_(
     _KEYS.actor_id.in_(_ACTORS),
     _KEYS.key.in_(bindparam("used", expanding=True)),
 )
-_STORED = (
-    select(_KEYS.actor_id, _KEYS.key, _KEYS.body_digest, _KEYS.status_code)
-    .add_columns(_KEYS.headers, _KEYS.answer, _KEYS.expires_at)
-    .where(_PLACES)
-)
-_INSERT = insert(IdempotencyKey.__table__)
-_LOCKS = text("SELECT number, pg_try_advisory_xact_lock(number) FROM unnest(CAST(:locks AS bigint[])) AS number")
 _KEY = re.compile(IDEMPOTENCY_KEY.replace("$", r"\Z"))
 
 
@@ -83,6 +76,13 @@ def read_key(lines: Sequence[str] | None) -> str:
     return shape[1].removeprefix('"').removesuffix('"')
 
 
+_STORED = (
+    select(_KEYS.actor_id, _KEYS.key, _KEYS.body_digest, _KEYS.status_code)
+    .add_columns(_KEYS.headers, _KEYS.answer, _KEYS.expires_at)
+    .where(_PLACES)
+)
+
+
 def begin_calls(session: Session, uses: Sequence[Use]) -> list[StoredAnswer | RequestRefused | None]:
     """Take the keys of one tenant's calls for this transaction. No two have the same place.
 
@@ -107,6 +107,9 @@ def _begun(session: Session, use: Use, rows: Mapping[tuple[str, str], Any]) -> S
     if row.body_digest != use.body_digest:
         return _refused(422, "reused", "This Idempotency-Key was used with another body. Take a new one.")
     return StoredAnswer(row.status_code, row.headers, row.answer)
+
+
+_INSERT = insert(IdempotencyKey.__table__)
 
 
 def finish_calls(session: Session, answers: Sequence[tuple[Use, StoredAnswer]], lifetime_seconds: float) -> None:
@@ -135,6 +138,9 @@ def _in_flight() -> RequestRefused:
 def _refused(status: int, code: str, what: str) -> RequestRefused:
     errors = [{"header": "Idempotency-Key", "detail": what}]
     return RequestRefused(status, f"idempotency_key_{code}", what, errors, 1 if status == 409 else None)
+
+
+_LOCKS = text("SELECT number, pg_try_advisory_xact_lock(number) FROM unnest(CAST(:locks AS bigint[])) AS number")
 
 
 def _take(session: Session, uses: Sequence[Use]) -> Collection[Use]:

@@ -34,14 +34,6 @@ from unlearning.accounting.policy import Twins
 
 FORGETTING = ("preparing", "live", "exhausted")
 _MODELS = Model.__table__.c
-_FORGETTERS = (
-    select(_MODELS.id, _MODELS.name, _MODELS.status, _MODELS.generation_id, _MODELS.notified_at)
-    .add_columns(_MODELS.policy["twins"].as_string())
-    .where(_MODELS.tenant_id == bindparam("tenant"), _MODELS.status.in_(FORGETTING))
-    .order_by(_MODELS.id)
-)
-_LOCKED = _FORGETTERS.with_for_update(read=True)
-_INSERTS = {kind: insert(kind.__table__) for kind in (DeletionRequest, SuppressionEntry, AuditEntry, Task)}
 
 
 @dataclass(frozen=True)
@@ -388,6 +380,9 @@ def _asked(
     return ask(matches, written, searched, unknown=unknown, waits=waits and unknown, decided=decided)
 
 
+_INSERTS = {kind: insert(kind.__table__) for kind in (DeletionRequest, SuppressionEntry, AuditEntry, Task)}
+
+
 def write(session: Session, pepper: Pepper, new: Sequence[NewRequest]) -> list[DeletionRequest]:
     """Insert the requests' rows, their suppression entries and their entries in the audit log."""
     session.execute(_INSERTS[DeletionRequest], [each.row for each in new])
@@ -503,9 +498,20 @@ def _require_known(order: Order, names: Collection[str]) -> None:
         raise RequestRefused(422, "unknown_model", "The request names models that do not exist.", errors)
 
 
+_FORGETTERS = (
+    select(_MODELS.id, _MODELS.name, _MODELS.status, _MODELS.generation_id, _MODELS.notified_at)
+    .add_columns(_MODELS.policy["twins"].as_string())
+    .where(_MODELS.tenant_id == bindparam("tenant"), _MODELS.status.in_(FORGETTING))
+    .order_by(_MODELS.id)
+)
+
+
 def forgetters(session: Session, tenant_id: str, *which: ColumnElement[bool]) -> list[Forgetter]:
     """Return the tenant's models that can forget, in id order; of them, ``which``."""
     return [Forgetter(*row) for row in session.execute(_FORGETTERS.where(*which), {"tenant": tenant_id})]
+
+
+_LOCKED = _FORGETTERS.with_for_update(read=True)
 
 
 def locked_forgetters(session: Session, tenant_id: str, *which: ColumnElement[bool]) -> list[Forgetter]:

@@ -69,67 +69,6 @@ _TENANT: BindParameter[Any] = bindparam("tenant")
 _PEOPLE, _HELD_OUT, _HOLDS = Membership.__table__.c, HoldoutPerson.__table__.c, Hold.__table__.c
 _GENERATION, _FORMS, _TASKS = Generation.__table__.c, Spelling.__table__.c, Task.__table__.c
 _REQUESTS, _ENTRIES = DeletionRequest.__table__.c, SuppressionEntry.__table__.c
-_NEAR = select(_FORMS.form, _FORMS.generation_id, _FORMS.person).where(
-    _FORMS.form.in_(bindparam("forms", expanding=True)), _FORMS.generation_id.in_(_GENERATIONS)
-)
-_DECIDED = (
-    select(literal_column("'decided'").label("kind"), _ENTRIES.subject_digest, _REQUESTS.others)
-    .join_from(SuppressionEntry.__table__, DeletionRequest.__table__, _REQUESTS.id == _ENTRIES.request_id)
-    .where(_ENTRIES.tenant_id == _TENANT, _ENTRIES.subject_digest.in_(_SUBJECTS), _REQUESTS.others.is_not(None))
-)
-_NOTED: CompoundSelect[Any] = union_all(
-    _DECIDED,
-    select(literal_column("'hold'"), _HOLDS.subject_digest, _HOLDS.spelling).where(
-        _HOLDS.tenant_id == _TENANT,
-        _HOLDS.lifted_at.is_(None),
-        _HOLDS.subject_digest.is_not(None),
-        _HOLDS.spelling.is_not(None),
-    ),
-    *(
-        select(literal_column(f"'{note}'"), cast(_GENERATION.id, String), _GENERATION.manifest[note]).where(
-            _GENERATION.id.in_(_GENERATIONS)
-        )
-        for note in (SPELLINGS, MEMBERS_FROZEN)
-    ),
-)
-"""(kind, key, JSON): what was decided about these ids, the holds, and the notes of these generations"""
-_KNOWN: CompoundSelect[Any] = union_all(
-    *(
-        select(name, _PEOPLE.generation_id, null().label("model_id"), func.count().label("samples"))
-        .where(_PEOPLE.generation_id.in_(_GENERATIONS), name.in_(_NAMES))
-        .group_by(name, _PEOPLE.generation_id)
-        for name in (_PEOPLE.subject_digest, _PEOPLE.sample_digest)
-    ),
-    select(_HELD_OUT.subject_digest, _HELD_OUT.generation_id, null(), literal_column("0")).where(
-        _HELD_OUT.generation_id.in_(_GENERATIONS), _HELD_OUT.subject_digest.in_(_NAMES)
-    ),
-    select(_ENTRIES.subject_digest, null(), _TASKS.model_id, literal_column("0"))
-    .join_from(SuppressionEntry.__table__, Task.__table__, _TASKS.request_id == _ENTRIES.request_id)
-    .where(
-        _ENTRIES.tenant_id == _TENANT,
-        _ENTRIES.subject_digest.in_(_NAMES),
-        _ENTRIES.lifted_at.is_(None),
-        _TASKS.model_id.in_(bindparam("models", expanding=True)),
-        _TASKS.samples > 0,
-    ),
-)
-"""(digest, generation, model, samples): a generation that was trained on samples of it, or holds the person out; or a
-model that deleted the person"""
-_BUILDING = (
-    select(func.min(Generation.created_at))
-    .where(Generation.tenant_id == bindparam("tenant"), Generation.status.in_(("preparing", "candidate")))
-    .scalar_subquery()
-)
-_TO_DELETE = (
-    select(SuppressionEntry.subject_digest, SuppressionEntry.spelling)
-    .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
-    .where(SuppressionEntry.tenant_id == bindparam("tenant"), SuppressionEntry.lifted_at.is_(None))
-    .where(SuppressionEntry.subject_digest.is_not(None), SuppressionEntry.spelling.is_not(None))
-    .where(
-        DeletionRequest.status.in_((Status.QUEUED, Status.RUNNING, Status.BLOCKED))
-        | (SuppressionEntry.created_at >= _BUILDING)
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -253,6 +192,29 @@ class Matches:
                     yield form, generation, person
 
 
+_DECIDED = (
+    select(literal_column("'decided'").label("kind"), _ENTRIES.subject_digest, _REQUESTS.others)
+    .join_from(SuppressionEntry.__table__, DeletionRequest.__table__, _REQUESTS.id == _ENTRIES.request_id)
+    .where(_ENTRIES.tenant_id == _TENANT, _ENTRIES.subject_digest.in_(_SUBJECTS), _REQUESTS.others.is_not(None))
+)
+_NOTED: CompoundSelect[Any] = union_all(
+    _DECIDED,
+    select(literal_column("'hold'"), _HOLDS.subject_digest, _HOLDS.spelling).where(
+        _HOLDS.tenant_id == _TENANT,
+        _HOLDS.lifted_at.is_(None),
+        _HOLDS.subject_digest.is_not(None),
+        _HOLDS.spelling.is_not(None),
+    ),
+    *(
+        select(literal_column(f"'{note}'"), cast(_GENERATION.id, String), _GENERATION.manifest[note]).where(
+            _GENERATION.id.in_(_GENERATIONS)
+        )
+        for note in (SPELLINGS, MEMBERS_FROZEN)
+    ),
+)
+"""(kind, key, JSON): what was decided about these ids, the holds, and the notes of these generations"""
+
+
 def look_up(
     session: Session,
     tenant_id: str,
@@ -361,6 +323,23 @@ def ask(
     return Asked(question, compared, text)
 
 
+_BUILDING = (
+    select(func.min(Generation.created_at))
+    .where(Generation.tenant_id == bindparam("tenant"), Generation.status.in_(("preparing", "candidate")))
+    .scalar_subquery()
+)
+_TO_DELETE = (
+    select(SuppressionEntry.subject_digest, SuppressionEntry.spelling)
+    .join(DeletionRequest, DeletionRequest.id == SuppressionEntry.request_id)
+    .where(SuppressionEntry.tenant_id == bindparam("tenant"), SuppressionEntry.lifted_at.is_(None))
+    .where(SuppressionEntry.subject_digest.is_not(None), SuppressionEntry.spelling.is_not(None))
+    .where(
+        DeletionRequest.status.in_((Status.QUEUED, Status.RUNNING, Status.BLOCKED))
+        | (SuppressionEntry.created_at >= _BUILDING)
+    )
+)
+
+
 def near_to_delete(session: Session, tenant_id: str, subject: str, written: Written) -> Question | None:
     """Return the question whether an id is nearly that of somebody whose deletion is under way; None: it is not.
 
@@ -416,6 +395,11 @@ def _decided_about(session: Session, tenant_id: str, ids: Iterable[str]) -> list
     return [people for *_, people in session.execute(_DECIDED, {"tenant": tenant_id, "subjects": list(ids)})]
 
 
+_NEAR = select(_FORMS.form, _FORMS.generation_id, _FORMS.person).where(
+    _FORMS.form.in_(bindparam("forms", expanding=True)), _FORMS.generation_id.in_(_GENERATIONS)
+)
+
+
 def near_rows(session: Session, numbers: Iterable[int], generations: Collection[int]) -> list[tuple[int, int, int]]:
     """Return (form, generation, person) of the people of these generations that have one of these forms."""
     place = {"generations": list(generations)}
@@ -457,6 +441,30 @@ def known_exactly(session: Session, tenant_id: str, ids: Iterable[str], searched
         "models": [each.model_id for each in searched],
     }
     return frozenset(_known(session, place, ids)[1])
+
+
+_KNOWN: CompoundSelect[Any] = union_all(
+    *(
+        select(name, _PEOPLE.generation_id, null().label("model_id"), func.count().label("samples"))
+        .where(_PEOPLE.generation_id.in_(_GENERATIONS), name.in_(_NAMES))
+        .group_by(name, _PEOPLE.generation_id)
+        for name in (_PEOPLE.subject_digest, _PEOPLE.sample_digest)
+    ),
+    select(_HELD_OUT.subject_digest, _HELD_OUT.generation_id, null(), literal_column("0")).where(
+        _HELD_OUT.generation_id.in_(_GENERATIONS), _HELD_OUT.subject_digest.in_(_NAMES)
+    ),
+    select(_ENTRIES.subject_digest, null(), _TASKS.model_id, literal_column("0"))
+    .join_from(SuppressionEntry.__table__, Task.__table__, _TASKS.request_id == _ENTRIES.request_id)
+    .where(
+        _ENTRIES.tenant_id == _TENANT,
+        _ENTRIES.subject_digest.in_(_NAMES),
+        _ENTRIES.lifted_at.is_(None),
+        _TASKS.model_id.in_(bindparam("models", expanding=True)),
+        _TASKS.samples > 0,
+    ),
+)
+"""(digest, generation, model, samples): a generation that was trained on samples of it, or holds the person out; or a
+model that deleted the person"""
 
 
 def _known(

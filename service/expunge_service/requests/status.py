@@ -60,28 +60,8 @@ _NEWS = {
 SETTLED_AT_ONCE = 5_000
 _UNRECORDED = {(Status.QUEUED, Status.RUNNING), (Status.RUNNING, Status.QUEUED)}
 _REQUESTS, _TASKS = DeletionRequest.__table__, Task.__table__.c
-_LOCKED = (
-    select(DeletionRequest)
-    .where(DeletionRequest.id.in_(bindparam("ids", expanding=True)))
-    .order_by(DeletionRequest.id)
-    .with_for_update()
-    .execution_options(populate_existing=True)
-)
-_PARTS = (
-    select(_TASKS.request_id, _TASKS.status, _TASKS.model_id, _TASKS.version_id)
-    .add_columns(_TASKS.samples, _TASKS.method, _TASKS.reason)
-    .where(_TASKS.request_id.in_(bindparam("ids", expanding=True)))
-    .order_by(_TASKS.id)
-)
 _OUTCOME = ("request_id", "model_id", "version_id", "samples", "method", "reason")
 """the columns of a task that the outcome of its request is made of"""
-_BEGUN = (
-    update(_REQUESTS)
-    .where(_REQUESTS.c.id.in_(bindparam("ids", expanding=True)), _REQUESTS.c.status == Status.QUEUED.value)
-    .values(status=Status.RUNNING.value, reason=None, completed_at=None)
-    .returning(_REQUESTS.c.id)
-)
-_CERTIFICATES = insert(Certificate.__table__)
 
 
 def locked_tasks(session: Session, *which: ColumnElement[bool]) -> Sequence[Task]:
@@ -128,6 +108,21 @@ def settle(session: Session, request_ids: Iterable[str]) -> list[str]:
     return changed
 
 
+_LOCKED = (
+    select(DeletionRequest)
+    .where(DeletionRequest.id.in_(bindparam("ids", expanding=True)))
+    .order_by(DeletionRequest.id)
+    .with_for_update()
+    .execution_options(populate_existing=True)
+)
+_PARTS = (
+    select(_TASKS.request_id, _TASKS.status, _TASKS.model_id, _TASKS.version_id)
+    .add_columns(_TASKS.samples, _TASKS.method, _TASKS.reason)
+    .where(_TASKS.request_id.in_(bindparam("ids", expanding=True)))
+    .order_by(_TASKS.id)
+)
+
+
 def _settle(session: Session, wanted: list[str]) -> list[str]:
     requests = session.scalars(_LOCKED, {"ids": wanted}).all()
     tasks: dict[str, list[Any]] = {request.id: [] for request in requests}
@@ -137,6 +132,14 @@ def _settle(session: Session, wanted: list[str]) -> list[str]:
     settled = [each for request in requests if (each := _settled(request, tasks[request.id], at)) is not None]
     _store(session, settled)
     return [each.request.id for each in settled]
+
+
+_BEGUN = (
+    update(_REQUESTS)
+    .where(_REQUESTS.c.id.in_(bindparam("ids", expanding=True)), _REQUESTS.c.status == Status.QUEUED.value)
+    .values(status=Status.RUNNING.value, reason=None, completed_at=None)
+    .returning(_REQUESTS.c.id)
+)
 
 
 def settle_begun(session: Session, request_ids: Sequence[str]) -> None:
@@ -183,6 +186,9 @@ def _settled(request: DeletionRequest, tasks: list[Any], at: int) -> _Settled | 
         certified=done and any(task.version_id for task in tasks),
         recorded=(old, new) not in _UNRECORDED,  # the worker's claim is an entry already, one for the whole batch
     )
+
+
+_CERTIFICATES = insert(Certificate.__table__)
 
 
 def _store(session: Session, settled: list[_Settled]) -> None:

@@ -13,20 +13,6 @@ from expunge_service.infra.tables import Generation, Hold, Membership, Removal
 from expunge_service.requests.suppression import IN_FORCE_OF, concerns
 from expunge_service.requests.tasks_with_models import ModelTask
 
-_REGISTRATIONS = (
-    select(Generation.model_id, func.min(Generation.id))
-    .where(Generation.model_id.in_(bindparam("models", expanding=True)))
-    .group_by(Generation.model_id)
-)
-_GONE = exists().where(Removal.generation_id == Membership.generation_id, Removal.position == Membership.position)
-_HELD = tuple(
-    select(Membership.generation_id, Hold.id, Membership.position)
-    .join(Membership, same)
-    .where(Membership.generation_id.in_(bindparam("generations", expanding=True)))
-    .where(Hold.tenant_id == bindparam("tenant"), Hold.lifted_at.is_(None))
-    for same in (Membership.subject_digest == Hold.subject_digest, Membership.sample_digest == Hold.sample_digest)
-)
-
 
 def outstanding(session: Session, tasks: Collection[ModelTask]) -> dict[str, set[int]]:
     """Return the positions of the model's generation that each task is still to delete, by the task's id."""
@@ -41,6 +27,15 @@ def outstanding(session: Session, tasks: Collection[ModelTask]) -> dict[str, set
             for task_id in named.get((generation, name), ()):
                 positions[task_id].add(position)
     return positions
+
+
+_HELD = tuple(
+    select(Membership.generation_id, Hold.id, Membership.position)
+    .join(Membership, same)
+    .where(Membership.generation_id.in_(bindparam("generations", expanding=True)))
+    .where(Hold.tenant_id == bindparam("tenant"), Hold.lifted_at.is_(None))
+    for same in (Membership.subject_digest == Hold.subject_digest, Membership.sample_digest == Hold.sample_digest)
+)
 
 
 def holds_on(session: Session, tasks: Collection[ModelTask]) -> dict[str, list[str]]:
@@ -73,12 +68,22 @@ def _named(session: Session, tasks: Collection[ModelTask]) -> Iterator[tuple[Mod
                     yield task, subject, sample
 
 
+_REGISTRATIONS = (
+    select(Generation.model_id, func.min(Generation.id))
+    .where(Generation.model_id.in_(bindparam("models", expanding=True)))
+    .group_by(Generation.model_id)
+)
+
+
 def _registrations(session: Session, tasks: Collection[ModelTask]) -> dict[str, int]:
     """Return the id of the first generation of each task's model; 0 where it has none."""
     first = {task.model_id: 0 for task in tasks}
     for models in batches(list(first)):
         first |= {model_id: generation for model_id, generation in session.execute(_REGISTRATIONS, {"models": models})}
     return first
+
+
+_GONE = exists().where(Removal.generation_id == Membership.generation_id, Removal.position == Membership.position)
 
 
 def _members(

@@ -38,18 +38,6 @@ WITH_ROWS = "with_rows"
 """the note that the service reads the recipe's rows: it hands those of people who are kept apart to no training"""
 MEMBERS_FROZEN = "members_frozen"
 """the note that all members of a generation in preparation are written, and that its training reads no other people"""
-_REMOVED = (
-    select(Membership.generation_id, func.count())
-    .join(
-        Removal,
-        (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position),
-    )
-    .where(Membership.generation_id.in_(bindparam("generations", expanding=True)))
-    .where(Membership.subject_digest.in_(bindparam("names", expanding=True)))
-    .group_by(Membership.generation_id)
-)
-
-
 _NAMES = ("subject_digest", "sample_digest")
 
 
@@ -64,26 +52,6 @@ def _same(ours: type[SuppressionEntry], theirs: type[SuppressionEntry], name: st
 _MINE, _THEIRS = aliased(SuppressionEntry), aliased(SuppressionEntry)
 _HERE = Membership.generation_id == bindparam("generation")
 _HELD_OUT = HoldoutPerson.generation_id == bindparam("generation")
-_KNOWN = select(
-    _MINE.request_id,
-    or_(
-        exists().where(_HERE, Membership.subject_digest == _MINE.subject_digest),
-        exists().where(_HERE, Membership.sample_digest == _MINE.sample_digest),
-    ),
-    exists().where(_HELD_OUT, HoldoutPerson.subject_digest == _MINE.subject_digest),
-).where(_MINE.request_id.in_(bindparam("requests", expanding=True)))
-_FORGOTTEN_BEFORE = union_all(
-    *(
-        select(_MINE.request_id, _THEIRS.request_id.label("before"), Version.number.label("version"))
-        .join(_THEIRS, _same(_MINE, _THEIRS, name))
-        .join(Task, Task.request_id == _THEIRS.request_id)
-        .join(Version, Version.id == Task.version_id)
-        .where(_MINE.request_id.in_(bindparam("requests", expanding=True)))
-        # coalesce keeps SQLite from beginning with every task that the model ever had
-        .where(func.coalesce(Task.model_id, "") == bindparam("model"), Task.samples > 0, _THEIRS.lifted_at.is_(None))
-        for name in _NAMES
-    )
-).order_by("version", "before")
 _ENDED = (Status.COMPLETED, Status.CANCELLED, Status.REJECTED)
 
 
@@ -121,6 +89,18 @@ def registration_of(session: Session, generation_id: int) -> int:
 def registered_after(suppress_after: int) -> Select[str]:
     """Select the ids of the models that were registered later."""
     return select(Generation.model_id).group_by(Generation.model_id).having(func.min(Generation.id) > suppress_after)
+
+
+_REMOVED = (
+    select(Membership.generation_id, func.count())
+    .join(
+        Removal,
+        (Removal.generation_id == Membership.generation_id) & (Removal.position == Membership.position),
+    )
+    .where(Membership.generation_id.in_(bindparam("generations", expanding=True)))
+    .where(Membership.subject_digest.in_(bindparam("names", expanding=True)))
+    .group_by(Membership.generation_id)
+)
 
 
 def removed_from(session: Session, generations: Iterable[int | None], subjects: Collection[str]) -> Counter[int | None]:
@@ -201,6 +181,28 @@ class Relation(NamedTuple):
     """the request in force that had some of it forgotten in the earliest version of the model; None: none did"""
 
 
+_KNOWN = select(
+    _MINE.request_id,
+    or_(
+        exists().where(_HERE, Membership.subject_digest == _MINE.subject_digest),
+        exists().where(_HERE, Membership.sample_digest == _MINE.sample_digest),
+    ),
+    exists().where(_HELD_OUT, HoldoutPerson.subject_digest == _MINE.subject_digest),
+).where(_MINE.request_id.in_(bindparam("requests", expanding=True)))
+_FORGOTTEN_BEFORE = union_all(
+    *(
+        select(_MINE.request_id, _THEIRS.request_id.label("before"), Version.number.label("version"))
+        .join(_THEIRS, _same(_MINE, _THEIRS, name))
+        .join(Task, Task.request_id == _THEIRS.request_id)
+        .join(Version, Version.id == Task.version_id)
+        .where(_MINE.request_id.in_(bindparam("requests", expanding=True)))
+        # coalesce keeps SQLite from beginning with every task that the model ever had
+        .where(func.coalesce(Task.model_id, "") == bindparam("model"), Task.samples > 0, _THEIRS.lifted_at.is_(None))
+        for name in _NAMES
+    )
+).order_by("version", "before")
+
+
 def known_of(session: Session, model_id: str, generation_id: int, request_ids: Iterable[str]) -> dict[str, Relation]:
     """Return what the model has to do with what each of these requests names. Entries that are lifted count."""
     found: dict[str, Relation] = {}
@@ -254,7 +256,6 @@ _RELATED = (
     .order_by(func.max(_ALIKE.created_at).desc(), _ALIKE.request_id)
     .limit(bindparam("most"))
 )
-_STILL_KEPT_OUT = select(func.count(_ALIKE.request_id.distinct())).where(_ALIKE.lifted_at.is_(None))
 
 
 def never_verified(session: Session, request: DeletionRequest) -> bool:
@@ -287,6 +288,9 @@ def stands(session: Session, request: DeletionRequest) -> bool:
     """Return whether any suppression entry of the request is in force."""
     mine = (SuppressionEntry.request_id == request.id, SuppressionEntry.lifted_at.is_(None))
     return session.scalar(select(SuppressionEntry.id).where(*mine).limit(1)) is not None
+
+
+_STILL_KEPT_OUT = select(func.count(_ALIKE.request_id.distinct())).where(_ALIKE.lifted_at.is_(None))
 
 
 def lift_suppression(session: Session, request: DeletionRequest, reason: str) -> tuple[int, int]:

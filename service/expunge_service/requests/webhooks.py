@@ -28,9 +28,6 @@ from unlearning.accounting.budget import would_overspend
 BACKOFF_SECONDS = (15, 300, 1800, *(hours * HOUR_SECONDS for hours in (2, 5, 10, 14, 20, 24)))
 """from one attempt to the next: three days and a bit; the first is longer than an attempt may take"""
 _ENDPOINTS = WebhookEndpoint.__table__.c
-_ENABLED = select(_ENDPOINTS.id, _ENDPOINTS.kinds).where(
-    _ENDPOINTS.tenant_id == bindparam("tenant"), _ENDPOINTS.disabled_at.is_(None)
-)
 MAX_ATTEMPTS = len(BACKOFF_SECONDS) + 1
 
 
@@ -62,8 +59,6 @@ class WebhookEvent(StrEnum):
 
 SUBSCRIBED: tuple[WebhookEvent, ...] = tuple(kind for kind in WebhookEvent if kind is not WebhookEvent.TEST)
 """what an endpoint gets that names no kinds; a test is sent to the one endpoint that it tests"""
-
-
 ABOUT_REQUESTS = frozenset(
     kind for kind in WebhookEvent if kind.startswith("deletion_request.") or kind is WebhookEvent.CERTIFICATE_ISSUED
 )
@@ -165,6 +160,11 @@ def replay_webhooks(session: Session, endpoint: WebhookEndpoint, delivery: Webho
     delivery.attempts_before = delivery.attempts
     delivery.delivered_at, delivery.next_at = None, recorded_at(session)
     record(session, endpoint.tenant_id, "webhook.replayed", endpoint=endpoint.id, delivery=delivery.id)
+
+
+_ENABLED = select(_ENDPOINTS.id, _ENDPOINTS.kinds).where(
+    _ENDPOINTS.tenant_id == bindparam("tenant"), _ENDPOINTS.disabled_at.is_(None)
+)
 
 
 def _endpoints(session: Session, tenant_id: str) -> list[tuple[str, list[str]]]:

@@ -48,17 +48,6 @@ FIXED = (
 )
 """the columns of a version that never change"""
 _CHILD = aliased(Version)
-_SERVING = (
-    select(
-        Version,
-        Generation,
-        select(_CHILD.id).where(_CHILD.parent_id == Version.id, _CHILD.model_id == Model.id).exists(),
-    )
-    .select_from(Model)
-    .outerjoin(Version, Version.id == Model.current_id)
-    .outerjoin(Generation, Generation.id == Model.generation_id)
-    .where(Model.id == bindparam("model"))
-)
 WHAT_TO_RUN = "Run `expunge audit verify`, put the database back from a backup of before, and run `expunge restore`."
 
 
@@ -76,6 +65,19 @@ class TablesDiffer:
 
     def __str__(self) -> str:
         return f"The database's table {self.table} is not what version {self.number} was published with."
+
+
+_SERVING = (
+    select(
+        Version,
+        Generation,
+        select(_CHILD.id).where(_CHILD.parent_id == Version.id, _CHILD.model_id == Model.id).exists(),
+    )
+    .select_from(Model)
+    .outerjoin(Version, Version.id == Model.current_id)
+    .outerjoin(Generation, Generation.id == Model.generation_id)
+    .where(Model.id == bindparam("model"))
+)
 
 
 def as_published(

@@ -157,6 +157,15 @@ _VERSION = (
     .join_from(Version.__table__, Generation.__table__, Generation.__table__.c.id == Version.__table__.c.generation_id)
     .where(Version.__table__.c.id == bindparam("version"))
 )
+
+
+def _version(session: Session, version_id: str) -> tuple[int, dict[str, Any]]:
+    """Return what the version's generation has spent, and the version's row."""
+    session.flush()
+    row = session.execute(_VERSION, {"version": version_id}).one()
+    return row[0], _row(Version.__table__, row[1:])
+
+
 _CARRIED = (
     select(*(column for table in _ROWS for column in table.c))
     .select_from(_ROWS[2])
@@ -166,13 +175,6 @@ _CARRIED = (
     .where(_TASK.version_id == bindparam("version"))
     .order_by(_TASK.id, _SUPPRESSION.id)
 )
-
-
-def _version(session: Session, version_id: str) -> tuple[int, dict[str, Any]]:
-    """Return what the version's generation has spent, and the version's row."""
-    session.flush()
-    row = session.execute(_VERSION, {"version": version_id}).one()
-    return row[0], _row(Version.__table__, row[1:])
 
 
 def _requests(session: Session, version_id: str) -> list[dict[str, Any]]:

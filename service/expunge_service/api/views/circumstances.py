@@ -15,8 +15,6 @@ from expunge_service.infra.time import day_after, day_and_time
 from expunge_service.models import done_at, left_behind
 from expunge_service.requests import ModelTask, Reason, outstanding, reason_of
 
-_CLAIMS = select(Version.id, Version.claim).where(Version.id.in_(bindparam("ids", expanding=True)))
-
 
 def circumstances(
     session: Session, tasks: Sequence[ModelTask], moments: Mapping[str, int]
@@ -54,6 +52,9 @@ def _of_batched(session: Session, tasks: Sequence[ModelTask]) -> dict[str, dict[
         for task in tasks
         if task.due_at is not None and task.id in done
     }
+
+
+_CLAIMS = select(Version.id, Version.claim).where(Version.id.in_(bindparam("ids", expanding=True)))
 
 
 def _of_dropped(session: Session, tasks: Sequence[ModelTask]) -> dict[str, dict[str, Any]]:

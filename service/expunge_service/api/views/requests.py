@@ -46,7 +46,6 @@ _NOTE = (
     "what the text of the id alone says, and not who is in the data: it looks damaged, or as no id of the models does; "
     "null: no more"
 )
-_CLAIMED = select(Version.id, *CLAIMED).where(Version.id.in_(bindparam("ids", expanding=True)))
 _OPENING = Field(description="opens the commitment in the audit log and the certificate; it is not stored here")
 
 
@@ -268,6 +267,9 @@ def _parts(session: Session, tasks: Sequence[ModelTask], scopes: Collection[str]
         for task in tasks
     )
     return _MODEL_PARTS.validate_python([*parts])  # at once: a request may have a thousand
+
+
+_CLAIMED = select(Version.id, *CLAIMED).where(Version.id.in_(bindparam("ids", expanding=True)))
 
 
 def _notes(session: Session, tasks: Iterable[ModelTask]) -> dict[str | None, str | None]:
