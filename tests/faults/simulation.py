@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
+from os import getpid
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -59,6 +60,8 @@ from tests.workers.worlds import TENANT
 RUNS = 5000
 STEPS = 20
 PROCESSES = 2
+SAID_EVERY = 100
+"""histories: a process says how far it is"""
 SHOWN = 6000
 """characters of a broken history, its end"""
 POINTS = (
@@ -95,6 +98,7 @@ def the_town() -> tuple[Town, Photograph, Any]:
 class Simulation(Spellings, Restores):
     """One history."""
 
+    wanted = 0
     begun = 0
     faults = 0
 
@@ -104,6 +108,8 @@ class Simulation(Spellings, Restores):
         self.town, photo, _ = the_town()
         self.town.go_back(photo)
         Simulation.begun += 1
+        if Simulation.begun % SAID_EVERY == 0:
+            print(f"  {getpid()}: {Simulation.begun} of {Simulation.wanted} histories", flush=True)
         self.jobs, self.accepted, self.cancelled = [], [], set()
         self.backup, self.restored = None, False
         self.seen = -1
@@ -353,6 +359,7 @@ class Simulation(Spellings, Restores):
 def simulate(runs: int, number: int) -> Outcome:
     """Play so many histories from this seed, up to the first that breaks a rule."""
     begun, faults = Simulation.begun, Simulation.faults
+    Simulation.wanted = begun + runs
     torch.set_num_threads(1)  # a process for each core: further threads wait for each other at every small product
     chosen = settings(
         max_examples=runs,
