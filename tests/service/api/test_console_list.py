@@ -51,7 +51,7 @@ def town(client: TestClient, service: Service) -> list[str]:
         at = now(session)
         session.execute(update(Task).where(Task.request_id == ids[1]).values(status="blocked", reason=Reason.FAILED))
         settle(session, [ids[1]])
-        for place, days in ((0, -2), (1, 3), (2, 20)):
+        for place, days in ((0, -2), (1, 3), (2, 20), (4, 29)):
             session.execute(
                 update(DeletionRequest).where(DeletionRequest.id == ids[place]).values(due_at=at + days * DAY)
             )

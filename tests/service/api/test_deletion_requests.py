@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -89,7 +90,7 @@ def test_a_request_for_named_models_says_nothing_of_the_others(
     console = login()
     page, listed = console.get(f"/console/requests/{body['id']}").text, console.get("/console/requests").text
     for text in (page, listed):
-        assert "named models done 29 days before the deadline" in text or "named models done 30 days" in text
+        assert re.search(r"named models done (2[789]|3[01]) days before the deadline", text)
         assert "No model" not in text
     assert "people still holds 3 samples" in page and "Delete from all models" in page
     met = post(client, subject_id="zoe", regulation="gdpr").json()
