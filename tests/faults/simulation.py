@@ -60,8 +60,8 @@ from tests.workers.worlds import TENANT
 RUNS = 5000
 STEPS = 20
 PROCESSES = 2
-SAID_EVERY = 100
-"""histories: a process says how far it is"""
+HISTORIES_BETWEEN_REPORTS = 100
+"""how many a process plays before it says again how far it is"""
 SHOWN = 6000
 """characters of a broken history, its end"""
 POINTS = (
@@ -108,8 +108,8 @@ class Simulation(Spellings, Restores):
         self.town, photo, _ = the_town()
         self.town.go_back(photo)
         Simulation.begun += 1
-        if Simulation.begun % SAID_EVERY == 0:
-            print(f"  {getpid()}: {Simulation.begun} of {Simulation.wanted} histories", flush=True)
+        if Simulation.begun % HISTORIES_BETWEEN_REPORTS == 0:
+            print(f"  process {getpid()}: {Simulation.begun} of {Simulation.wanted} histories", flush=True)
         self.jobs, self.accepted, self.cancelled = [], [], set()
         self.backup, self.restored = None, False
         self.seen = -1
