@@ -23,7 +23,7 @@ def passed(*arguments: str, **variables: str) -> int:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
         cwd=ROOT,
-        env=on_device(**variables),
+        env={**on_device(**variables), "PYTEST_ADDOPTS": ""},  # whose further -q would hide the count
         capture_output=True,
         text=True,
         check=False,

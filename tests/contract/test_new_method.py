@@ -118,6 +118,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(copy: Path, *arguments: str, beside: str = "lab") -> str:
     """Run Python in the copy; return what it printed."""
     environment = {**os.environ, "PYTHONPATH": f"{path_of(copy)}:{copy / beside}", "OMP_NUM_THREADS": "1"}
+    environment["PYTEST_ADDOPTS"] = ""  # whose further -q would hide the lines that are counted
     done = subprocess.run(
         [sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True, check=False
     )
