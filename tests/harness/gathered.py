@@ -13,7 +13,7 @@ from expunge_service.infra.group_commit import GroupCommit
 
 
 class Gathered(GroupCommit[Any, Any]):
-    """Begins each transaction when ``count`` calls wait. ``sizes``: how many each transaction had."""
+    """Begins the first transaction when ``count`` calls wait in all lanes. ``sizes``: how many each transaction had."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Gathered(GroupCommit[Any, Any]):
 
     def _lead(self, lane: str, transaction: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
         deadline = time.monotonic() + 30
-        while len(self._lanes[lane]) < self.count and time.monotonic() < deadline:
+        while sum(map(len, [*self._lanes.values()])) < self.count and time.monotonic() < deadline:
             time.sleep(0.002)
         self.count = 0  # what is left over goes as it comes
 

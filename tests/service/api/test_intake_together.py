@@ -181,13 +181,14 @@ def test_tenants_are_in_groups_of_their_own(
     other = key_of("deletions:write", "deletions:read", tenant_id="other")
     live_model(service)
     live_model(service, "theirs", tenant_id="other")
-    answers, _ = together(
+    answers, intake = together(
         client,
         [
             lambda: send(client, 0, {"subject_id": "ada"}, "k"),
             lambda: send(client, 0, {"subject_id": "ada"}, "k", **other),
         ],
     )
+    assert intake.sizes == [1, 1]
     assert [status for status, _ in answers] == [202, 202]
     assert [[part["model"] for part in body["models"]] for _, body in answers] == [["digits"], ["theirs"]]
 
