@@ -115,12 +115,17 @@ def commit() -> str:
 
 
 def alone(name: str, seed: int, scale: float) -> Result | None:
-    """Run the drill in a separate process and return its result; None if it raised or died."""
+    """Run the drill in a separate process and return its result; None if it raised or died.
+
+    It and the worlds that it makes compute on one thread: a drill keeps every core busy by processes, and more threads
+    wait for each other by spinning.
+    """
     start = time.monotonic()
+    environment = os.environ | {"PYTHONPATH": SOURCE_PATH, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory(prefix="expunge-drill-") as folder:
         target = Path(folder) / "result.json"
         command = [sys.executable, "-c", RUN, name, str(seed), str(scale), str(target)]
-        done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": SOURCE_PATH}, check=False)
+        done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
         if done.returncode != 0 or not target.exists():
             return None
         result = Result.from_json(json.loads(target.read_text()))
