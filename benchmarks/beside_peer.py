@@ -71,6 +71,9 @@ def recipe(rows: ul.Rows = ul.table("people.parquet", person="person")) -> ul.Pu
 """
 
 
+LOGISTIC = {"name": "logistic", "recipe": "logistic", "method": "retrain", "max_accuracy_drop": None}
+
+
 def rows() -> Iterator[Row]:
     yield from working()
     yield from resting()
@@ -92,13 +95,18 @@ class Ground:
     servers: tuple[int, ...]
 
 
+def write_logistic(folder: Path) -> None:
+    table = [sys.executable, "-m", "benchmarks.people_table", str(folder), str(PEOPLE)]
+    subprocess.run(table, cwd=ROOT, check=True)
+    (folder / "logistic.py").write_text(RECIPE)
+
+
 @contextmanager
-def ground(kind: str = "PostgreSQL") -> Iterator[Ground]:
+def ground(kind: str = "PostgreSQL", write: Callable[[Path], None] = write_logistic) -> Iterator[Ground]:
+    """Ground that is new. ``write``: puts table and recipe into its folder."""
     with ExitStack() as running:
         folder = Path(running.enter_context(tempfile.TemporaryDirectory()))
-        table = [sys.executable, "-m", "benchmarks.people_table", str(folder), str(PEOPLE)]
-        subprocess.run(table, cwd=ROOT, check=True)
-        (folder / "logistic.py").write_text(RECIPE)
+        write(folder)
         redis = running.enter_context(servers.redis_server())
         started = [redis.process]
         if kind == "PostgreSQL":
@@ -177,7 +185,7 @@ def peer(at: Ground, *, workers: bool = True) -> Iterator[Side]:
 
 
 @contextmanager
-def expunge(at: Ground, *, workers: bool = True) -> Iterator[Side]:
+def expunge(at: Ground, model: Row = LOGISTIC, *, workers: bool = True) -> Iterator[Side]:
     """Expunge by ``expunge up``, with the model live; without ``workers`` its API alone."""
     home, log = at.folder / "home", at.folder / "expunge.log"
     facts = {"HOME": str(home), "RECIPES": str(at.folder), "DATABASE_URL": at.database, "KEY_STORE_URL": at.keys}
@@ -186,7 +194,7 @@ def expunge(at: Ground, *, workers: bool = True) -> Iterator[Side]:
     with ExitStack() as running:
         up = [sys.executable, "-m", "expunge_client.cli.main", "up", "--port", "0"]
         api = running.enter_context(process(up, environment, log))
-        account = registered(home, log)
+        account = registered(model, home, log)
         port = urlsplit(account.url).port or 0
         if not workers:
             running.close()
@@ -202,17 +210,16 @@ def expunge(at: Ground, *, workers: bool = True) -> Iterator[Side]:
         )
 
 
-def registered(home: Path, log: Path) -> Account:
+def registered(model: Row, home: Path, log: Path) -> Account:
     """Wait for the service, register the model, and wait until it is live. Raises RuntimeError."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (account := Account.read(home)) is None:
         if time.monotonic() > deadline:
             raise RuntimeError(f"the service did not start:\n{log.read_text()[-2000:]}")
         time.sleep(0.1)
-    model = {"name": "logistic", "recipe": "logistic", "method": "retrain", "max_accuracy_drop": None}
     with Client(account) as client:
         client.post("/v1/models", model)
-        while (state := client.get("/v1/models/logistic"))["status"] == "preparing":
+        while (state := client.get(f"/v1/models/{model['name']}"))["status"] == "preparing":
             time.sleep(0.1)
     if state["status"] != "live":
         raise RuntimeError(f"the model is {state['status']}: {state['reason']}")

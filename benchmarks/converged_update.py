@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy
 import torch
-from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from benchmarks.cold_fit import fit_of
 from benchmarks.crowd import CONVERGED, called, cpu, one_thread
 from benchmarks.release import delete, live, worker
 from expunge_service.infra.tables import Model, Version
@@ -121,10 +121,6 @@ class Others:
         work = self.problem.double()
         seconds["the pass of its bound"] = cpu(lambda: convex.distance_bound(work, weights, retain))
         return seconds | theirs
-
-
-def fit_of(samples: int) -> LogisticRegression:
-    return LogisticRegression(C=1 / (0.01 * samples), tol=1e-8, fit_intercept=False, max_iter=1000)
 
 
 def arrays_of(examples: Examples) -> tuple[Any, Any]:

@@ -181,6 +181,13 @@ TARGETS = (
         f"0.60 and 2.7 on 30 November 2026, beside other work (load 8). {MATHS}",
     ),
     Target(
+        "a proved deletion over HTTP, 100,000 samples: <= 1x a cold fit that also reads the table, <= 2x when fresh",
+        r"a proved deletion over HTTP, n = .*: Expunge / ",
+        "over_http",
+        ALONE,
+        "2.3 warm, 3 to 5 fresh (29 November 2026, before worlds).",
+    ),
+    Target(
         "history: <= 1.2x up to 1,000,000 finished requests",
         r"(an intake|an update|a tick|a scrape|the page of a request|a page of the list) after .* requests / after ",
         "history",

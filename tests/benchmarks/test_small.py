@@ -80,6 +80,7 @@ SMALL = {
     "methods_rewind_safe": Small({"SHARES": (0.5,), "PER_ROUND": 2}, rewind_and_safe),
     "near_misses": Small({"PEOPLE": 500, "ASKED": 20, "TIMED": 2, "WARM": 1}),
     "orders_together": Small({"ORDERS": 5, "TIMES": 1}),
+    "over_http": Small({"SAMPLES": 100, "WARM": 1, "FRESH": 1, "REST_SECONDS": 1}),
     "proofs": Small({"SHORT": 50, "LONG": 100, "ASKED": 20}),
     "proved_features_mnist": Small(rows=lambda module: module.rows(("digits",)), drill=False),
     "recollection_speed": Small({"REPEATS": 1, "SUBSET": 2}, lambda module: module.digits_rows()),
