@@ -109,7 +109,7 @@ class Simulation(Spellings, Restores):
         self.town.go_back(photo)
         Simulation.begun += 1
         if Simulation.begun % HISTORIES_BETWEEN_REPORTS == 0:
-            print(f"  process {getpid()}: {Simulation.begun} of {Simulation.wanted} histories", flush=True)
+            print(f"  process {getpid()}: {Simulation.begun} histories, at least {Simulation.wanted}", flush=True)
         self.jobs, self.accepted, self.cancelled = [], [], set()
         self.backup, self.restored = None, False
         self.seen = -1
