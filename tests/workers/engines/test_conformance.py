@@ -19,7 +19,7 @@ from expunge_service.infra.tables import TrainedPart
 from expunge_service.requests import Reason, explain
 from expunge_workers.app import Worker
 from expunge_workers.runtime import drain, model, worlds
-from expunge_workers.runtime.engine import Engine
+from expunge_workers.runtime.engine import Engine, PartJob
 from expunge_workers.runtime.part_files import ASKED, CHECKPOINT, PART, VERDICT, PartFiles
 from expunge_workers.runtime.part_program import descendants
 from expunge_workers.storage.environment import Environment
@@ -198,8 +198,9 @@ def test_a_recipe_that_ends_elsewhere_once_resumed_begins_anew(world: World, fol
     assert began_at(world, held) == 0
 
 
+@pytest.mark.parametrize("given_back", ["at the next look", "while it is submitted"])
 def test_a_planned_stop_leaves_the_part_to_the_next_claim(
-    world: World, folder: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    world: World, folder: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, given_back: str
 ) -> None:
     lay_out(folder, recipe=recipe(sleep=0.03))
     world = world.configured(recipes=folder)
@@ -209,10 +210,20 @@ def test_a_planned_stop_leaves_the_part_to_the_next_claim(
         stopping.setattr(worlds, "_templates", [])
         worker = Worker(world.process, world.pulse())
         with drain.answered_by(worker.give_back):
+            submit = engine.runner.submit
+
+            def submit_and_be_asked(job: PartJob) -> None:
+                submit(job)
+                drain.ask()
+                eventually(lambda: "attempt.given_back" in world.kinds())
+
+            if given_back == "while it is submitted":
+                stopping.setattr(engine.runner, "submit", submit_and_be_asked)
             working = threading.Thread(target=lambda: worker.work(held))
             working.start()
             eventually(lambda: programs(engine.place))
-            drain.ask()
+            if given_back == "at the next look":
+                drain.ask()
             working.join()
     assert (world.model(held).status, world.generation(held).attempts, len(programs(engine.place))) == (
         "preparing",

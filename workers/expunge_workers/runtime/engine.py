@@ -23,6 +23,7 @@ import torch
 
 from expunge_service.infra.settings import SettingsError
 from expunge_service.infra.stores import Damaged
+from expunge_service.queue import Stale
 from expunge_service.requests import Cause, Reason
 from expunge_workers.runtime import drain
 from expunge_workers.runtime.failures import Attributed
@@ -156,6 +157,10 @@ class Engine:
             yield world
         except (drain.Drained, Lost, EngineAway):
             world.begun.clear()
+            raise
+        except Stale:
+            if drain.asked():  # the thread that gives back was quicker than the next look
+                world.begun.clear()
             raise
         finally:
             for files in (*world.collected, *world.given_up()):
