@@ -202,7 +202,7 @@ def test_a_recipe_that_ends_elsewhere_once_resumed_begins_anew(world: World, fol
 def test_a_planned_stop_leaves_the_part_to_the_next_claim(
     world: World, folder: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, given_back: str
 ) -> None:
-    lay_out(folder, recipe=recipe(sleep=0.03))
+    lay_out(folder, recipe=recipe(sleep=0.06))
     world = world.configured(recipes=folder)
     held = world.register("rows", "retrain", name="held")
     with monkeypatch.context() as stopping:
