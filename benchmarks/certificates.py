@@ -38,9 +38,9 @@ class Timed(Database):
         self.seconds: list[float] = []
 
     @contextmanager
-    def write(self, crash: str | None = None) -> Iterator[Session]:
+    def write(self) -> Iterator[Session]:
         start = time.perf_counter()
-        with super().write(crash) as session:
+        with super().write() as session:
             yield session
         self.seconds.append(time.perf_counter() - start)
 
