@@ -2,8 +2,8 @@
 
 A benchmark is a file of this folder with ``rows()``: mappings with ``name, value, target, unit``, ``met`` (None where
 the target is not a number to meet) and ``sides``, the figures of both sides. Each runs in a process of its own, so that
-none warms or crowds another, and is ended after ``SECONDS``. Named ones alone replace their own rows
-among the published ones. The figures lie beside the page in ``bench.json``; ``--publish`` copies them to
+none warms or crowds another, and is ended after ``SECONDS``. A run replaces the rows of the benchmarks
+that it ran. The figures lie beside the page in ``bench.json``; ``--publish`` copies them to
 ``benchmarks/results``. A row with ``commit`` stays: nothing measures it any more, and that commit is the last that did.
 """
 
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     files = (file for file in HERE.glob("[a-z]*.py") if "def rows(" in file.read_text())
     chosen = names or sorted({file.stem for file in files} - ONLY_WHEN_NAMED)
     kept = json.loads((RESULTS if RESULTS.exists() else PUBLISHED).read_text())
-    rows = [row for row in kept if "commit" in row or (names and row["benchmark"] not in chosen)]
+    rows = [row for row in kept if "commit" in row or row["benchmark"] not in chosen]
     failed: list[str] = []
     CONSOLE.print(estimate(chosen))
     for place, name in enumerate(chosen, 1):

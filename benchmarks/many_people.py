@@ -117,7 +117,7 @@ def phases(home: Path, url: str, server: int, changes: dict[str, Any], size: tup
     migrate(Database(url))
     world = open_world(settings)
     samples = people * each
-    distance = 1.0 / samples  # what forgetting one person changes falls with the number of samples
+    distance = 0.2 / people  # what forgetting one person changes falls with the number of people
     policy = {"guarantee": "proved", "max_distance": distance, "noise_std": 1000 * distance}
     sides: dict[str, Any] = {"people": people, "samples": samples, "before": peak_of(lambda: None)}
     sides["data_bytes"] = samples * (4 * FEATURES + 8)
