@@ -129,7 +129,7 @@ def test_what_fails_is_told_as_a_worker_tells_it(
 
 def test_who_submits_twice_adopts(world: World, folder: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker dies; the next claim finds the same program at work, or what it made."""
-    lay_out(folder, recipe=recipe(sleep=0.03))
+    lay_out(folder, recipe=recipe(sleep=0.06))
     world = world.configured(recipes=folder)
     held = world.register("rows", "retrain", name="held")
     child = begin(lambda: open_world(world.settings).work(held))
